@@ -1,0 +1,211 @@
+"""Every option of a run, one docstring each: meaning, unit, range.
+
+Owns the sections of a configuration file; an algorithm's own options are in `algorithms.py`.
+Imports neither torch nor gymnasium, so that a typing mistake is reported at once.
+Read through `load.py`; nothing changes a value afterwards.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from rltrain.config.algorithms import AlgoSection
+
+Count = Annotated[int, Field(ge=1)]
+Auto = Literal["auto"]
+
+
+class Section(BaseModel):
+    """Common rules of all sections: frozen, no unknown keys, no silent conversion of types."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
+
+
+class RunSection(Section):
+    """What the run is called, how long it trains and when it stops."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=80)] = "run"
+    """Name of the run; the folder is `<dir>/<name>-<time>`. Letters, digits, `_`, `.`, `-`."""
+    dir: str = "runs"
+    """Folder that holds the run folders."""
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    """Seed of everything: weights, action noise, environments, minibatch order."""
+    total_env_steps: Count = 1_000_000
+    """Training ends after this many env steps in all, resumed parts included. Unit: env steps."""
+    target_return: float | None = None
+    """Training also ends once the mean return of the last `target_window` episodes reaches this. Unit: reward."""
+    target_window: Count = 100
+    """Episodes in the running mean of return and length that is reported and compared. Unit: episodes."""
+
+
+class EnvSection(Section):
+    """The environment and its preprocessing."""
+
+    id: str
+    """A Gymnasium id (`CartPole-v1`), a name of `registry.py`, or `module:factory` of your own."""
+    kwargs: dict[str, Any] = {}
+    """Keyword arguments for the environment's constructor."""
+    vectorization: Literal["auto", "native", "single"] = "auto"
+    """`native`: the environment's own vector implementation; `single`: many single environments stepped in one
+    process; `auto`: native where there is one and it keeps the preprocessing asked for, else single."""
+    max_episode_steps: Count | None = None
+    """Cut episodes (a truncation) after this many steps; none keeps the environment's own limit. Unit: env steps."""
+    frame_stack: Count = 1
+    """Number of most recent observations stacked on a new first axis; 1 leaves the observation as it is."""
+    resize: tuple[Count, Count] | None = None
+    """Height and width in pixels to which image observations are resized."""
+    grayscale: bool = False
+    """Turn RGB image observations into one gray channel."""
+    normalize_obs: bool = False
+    """Scale float observations by their running mean and standard deviation, clipped to +-10; the statistics are
+    part of the model, are saved with it, and do not move in evaluation."""
+    normalize_reward: bool = False
+    """Divide rewards by the running standard deviation of the discounted return; reported returns stay raw."""
+    reward_clip: Annotated[float, Field(gt=0)] | None = None
+    """Clip rewards to [-x, x] for learning, before normalisation; reported returns stay raw."""
+
+
+class ActorsSection(Section):
+    """How many environments there are and how they are spread over processes."""
+
+    num_actors: Count | Auto = "auto"
+    """Actor processes. `auto`: usable cores minus one, at least one, at most 32."""
+    groups_per_actor: Annotated[int, Field(ge=1, le=64)] = 2
+    """Env groups in each actor; one is stepped while the others wait for their actions. Two or more overlap."""
+    envs_per_group: Count = 8
+    """Environments in one group, stepped together; the rows of one inference request."""
+
+
+class PipelineSection(Section):
+    """How the stages are connected and when each may run ahead."""
+
+    schedule: Literal["sync", "overlap", "async"] = "overlap"
+    """`sync`: collect, train, publish, repeat. `overlap`: collect with the weights one version back while training;
+    reproducible. `async`: nobody waits; lag is bounded by `max_policy_lag`; not reproducible."""
+    inference: Literal["server", "local"] = "server"
+    """`server`: one process answers all actors in dynamic batches. `local`: each actor runs the policy itself."""
+    fragment_length: Count = 32
+    """Env steps per env in one fragment (T). Unit: env steps."""
+    num_slots: Count | Auto = "auto"
+    """Slots of the trajectory ring. `auto`: three for each env group."""
+    when_full: Literal["block", "overwrite_oldest"] = "block"
+    """What an actor does when no slot is free; `overwrite_oldest` counts what it dropped and needs `async`."""
+    max_policy_lag: Annotated[int, Field(ge=1)] = 8
+    """In `async`, fragments older than this when consumed are dropped and counted. Unit: policy versions."""
+    max_batch_size: Count | Auto = "auto"
+    """Largest number of rows in one inference batch. `auto`: the rows of all groups together."""
+    preferred_batch_sizes: tuple[Count, ...] = ()
+    """Batch sizes in rows that fire at once when reached, as in Triton; empty means none."""
+    max_queue_delay_us: Annotated[int, Field(ge=0, le=1_000_000)] = 200
+    """Longest wait of the oldest request for a fuller batch. Unit: microseconds."""
+    adaptive: bool = False
+    """Shorten the wait where the measured arrival rate says that waiting does not pay; `async` only."""
+
+
+class ModelSection(Section):
+    """The network."""
+
+    kind: str = "auto"
+    """`mlp`, `nature_cnn`, `impala_cnn`, `auto` (a CNN for images, an MLP for the rest, both for Dict), or
+    `module:factory` of your own."""
+    hidden_sizes: tuple[Count, ...] = (64, 64)
+    """Widths of the hidden layers after the encoder."""
+    activation: Literal["tanh", "relu", "elu", "silu"] = "tanh"
+    """Activation between the hidden layers."""
+    separate_critic: bool | Auto = "auto"
+    """Whether actor and critic have networks of their own. `auto`: separate for vectors, shared for images."""
+    action_distribution: Literal["auto", "gaussian", "squashed_gaussian"] = "auto"
+    """For Box actions: `gaussian` samples are clipped to the bounds on their way to the env; `squashed_gaussian`
+    goes through tanh and needs finite bounds. `auto`: gaussian."""
+    initial_log_std: Annotated[float, Field(ge=-10, le=3)] = 0.0
+    """Start of the Gaussian's log standard deviation, in units of the half-width where bounds are finite."""
+    kwargs: dict[str, Any] = {}
+    """Keyword arguments for a `module:factory` model."""
+
+
+class LearnerSection(Section):
+    """The process that trains."""
+
+    device: str = "auto"
+    """`auto` (the first CUDA device, else CPU), `cpu`, `cuda`, or `cuda:N`; also used by the inference server."""
+    num_threads: Count | Auto = "auto"
+    """Torch threads of the learner. `auto`: usable cores divided by the processes that compute, at least 1."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """Arithmetic of forward and backward passes; weights and targets stay float32."""
+    compile: bool = False
+    """Compile the model with `torch.compile`; the first update then takes tens of seconds."""
+    min_batch_fragments: Count | Auto = "auto"
+    """`async`: fewest fragments in a batch. `auto`: half of the env groups, at least one."""
+    max_batch_fragments: Count | Auto = "auto"
+    """`async`: most fragments in a batch. `auto`: one for each env group."""
+    max_bad_updates: Count = 5
+    """Consecutive updates with a non-finite loss or gradient that are skipped before the run stops."""
+
+
+class EvalSection(Section):
+    """Evaluation during training, in a process of its own."""
+
+    every_env_steps: Count | None = None
+    """Distance between evaluations; none means no evaluation. Unit: env steps."""
+    episodes: Count = 10
+    """Episodes in one evaluation."""
+    num_envs: Count = 4
+    """Environments stepped side by side in an evaluation."""
+    stochastic: bool = False
+    """Sample actions instead of taking the most likely one."""
+
+
+class CheckpointSection(Section):
+    """When the state is saved and how many states are kept."""
+
+    every_env_steps: Count | None = None
+    """Distance between checkpoints; none saves at the end only (and at Ctrl-C or SIGTERM). Unit: env steps."""
+    keep: Count = 3
+    """Newest checkpoints kept."""
+    keep_best: bool = True
+    """Also keep the checkpoint with the best mean return."""
+
+
+class LogSection(Section):
+    """What is written while training."""
+
+    every_env_steps: Count | Auto = "auto"
+    """Distance between points of the learner's curves. `auto`: a two-hundredth of `run.total_env_steps`.
+    Unit: env steps."""
+    tensorboard: bool = True
+    """Write TensorBoard files."""
+    max_log_mib: Count = 32
+    """Largest size of each process's log file; the older half is dropped beyond it. Unit: MiB."""
+
+
+class SupervisionSection(Section):
+    """How long silence is tolerated and how often a process is restarted."""
+
+    boot_timeout_s: Annotated[float, Field(gt=0)] = 120.0
+    """Longest time from start to readiness of a process. Unit: seconds."""
+    heartbeat_timeout_s: Annotated[float, Field(gt=0)] = 60.0
+    """Longest silence of a running process before it is killed; one env step may not take longer. Unit: seconds."""
+    max_restarts: Annotated[int, Field(ge=0)] = 3
+    """Restarts of each actor before the run stops."""
+    restart_backoff_s: Annotated[float, Field(ge=0)] = 0.5
+    """Wait before the first restart, doubled for each further one, at most 30. Unit: seconds."""
+    shutdown_grace_s: Annotated[float, Field(gt=0)] = 10.0
+    """Time that processes get to finish after a stop before they are killed. Unit: seconds."""
+
+
+class Config(Section):
+    """A whole run."""
+
+    run: RunSection = RunSection()
+    env: EnvSection
+    actors: ActorsSection = ActorsSection()
+    pipeline: PipelineSection = PipelineSection()
+    model: ModelSection = ModelSection()
+    algo: AlgoSection = AlgoSection()
+    learner: LearnerSection = LearnerSection()
+    eval: EvalSection = EvalSection()
+    checkpoint: CheckpointSection = CheckpointSection()
+    log: LogSection = LogSection()
+    supervision: SupervisionSection = SupervisionSection()
