@@ -1,0 +1,1 @@
+"""Mathematics: returns, losses, one file per algorithm."""

@@ -1,0 +1,1 @@
+"""Environments: building, wrapping, and the boundary between their spaces and the slab."""

@@ -1,0 +1,1 @@
+"""When a batch fires (pure) and what answers it."""

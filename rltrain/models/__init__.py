@@ -1,0 +1,1 @@
+"""Networks and the distributions they return."""

@@ -1,0 +1,1 @@
+"""The parent: starts, watches, restarts and stops the processes, and owns the run folder."""

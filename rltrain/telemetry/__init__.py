@@ -1,0 +1,1 @@
+"""What a run says about itself: metrics, the idle ledger, the verdict, dashboard and TensorBoard."""
