@@ -1,0 +1,99 @@
+"""Asynchronous PPO: PPO's clipped loss on V-trace targets; without the clip and with one epoch it is IMPALA.
+
+(Espeholt et al. 2018, arXiv:1802.01561; Petrenko et al. 2020, arXiv:2006.11751.) Minibatches are whole env columns,
+and every minibatch's own forward pass gives the values and importance ratios that its targets need, so that targets
+are as new as the weights, whatever the age of the data.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rltrain.algos import losses
+from rltrain.algos.descent import Outputs, descend
+from rltrain.algos.diagnostics import Diagnostics
+from rltrain.algos.minibatches import column_minibatches
+from rltrain.algos.precision import forward_precision
+from rltrain.algos.returns import vtrace
+from rltrain.algos.schedules import Rates
+from rltrain.algos.train_state import TrainState, observations
+from rltrain.config.algorithms import AppoConfig
+from rltrain.config.schema import LearnerSection
+
+
+def make_update(config: AppoConfig, learner: LearnerSection) -> Appo:
+    """Return the function that updates the policy on one batch."""
+    return Appo(config, learner)
+
+
+class Appo:
+    """One call is one batch.
+
+    Args:
+        config: the options.
+        learner: for its `precision`.
+    """
+
+    def __init__(self, config: AppoConfig, learner: LearnerSection):
+        self.config = config
+        self.precision = learner.precision
+
+    def __call__(
+        self, state: TrainState, batch: dict[str, Tensor], progress: float, lanes: np.ndarray
+    ) -> dict[str, Tensor]:
+        """Update the policy.
+
+        Args:
+            state: changed in place.
+            batch: field name -> [T+1, B, ...].
+            progress: part of training that is done, in [0, 1].
+            lanes: int64 [fragments], the lane of each block of columns.
+
+        Returns:
+            Metrics, scalars on the device.
+        """
+        config = self.config
+        rates = Rates.at(config, progress)
+        diagnostics = Diagnostics(config.clip_range)
+        reward = state.learning_reward(batch, lanes)
+        learned = {**batch, "reward": torch.cat([reward, reward[-1:]])}
+        for _ in range(config.epochs):
+            for columns in column_minibatches(learned, config.num_minibatches, state.generator):
+                self._step(state, columns, rates, diagnostics)
+        state.finish_batch(batch)
+        return diagnostics.metrics(rates)
+
+    def _step(
+        self, state: TrainState, columns: dict[str, Tensor], rates: Rates, diagnostics: Diagnostics
+    ) -> None:
+        """One minibatch."""
+        config = self.config
+        reward, valid = columns["reward"][:-1], columns["valid"][:-1]
+        num_rows = reward.numel()
+        with forward_precision(state.device, self.precision):
+            policy, value = state.model.policy_and_value(
+                {name: x.flatten(0, 1) for name, x in observations(columns).items()}, num_rows
+            )
+        outputs = Outputs(
+            policy.log_prob(columns["action"][:-1].flatten(0, 1)), policy.entropy(), value[:num_rows]
+        )
+        with torch.no_grad():
+            log_ratio = outputs.log_prob - columns["behaviour_logp"][:-1].flatten()
+            value_target, advantage = vtrace(
+                log_ratio.view_as(reward), reward, value.detach().view(-1, reward.shape[1]),
+                columns["terminated"][:-1], columns["truncated"][:-1], config.discount,
+                config.vtrace_rho_clip, config.vtrace_c_clip, config.vtrace_lambda, valid,
+            )
+            value_target, advantage = value_target.flatten(), advantage.flatten()
+            weight = losses.mean_weights(valid.flatten())
+            if config.normalize_advantage:
+                advantage = losses.normalised(advantage, weight)
+            if config.clip_range is None:
+                policy_loss = losses.policy_gradient(outputs.log_prob, log_ratio, advantage, config.vtrace_rho_clip)
+            else:
+                policy_loss = losses.clipped_surrogate(log_ratio, advantage, config.clip_range)
+            value_loss = losses.value_error(outputs.value, value_target)
+            diagnostics.add_values(value.detach()[:num_rows], value_target, weight)
+        descend(state, outputs, log_ratio, policy_loss, value_loss, weight, config.value_coef, rates, diagnostics)

@@ -1,0 +1,125 @@
+"""Everything that training changes, in one object that is saved and restored as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rltrain.algos.adam import FlatAdam
+from rltrain.algos.flat_parameters import FlatParameters
+from rltrain.algos.reward_scaling import RewardScaler
+from rltrain.fields import OBS
+
+if TYPE_CHECKING:
+    from rltrain.config.schema import Config
+
+
+class TrainState:
+    """Model, optimiser, random generator and running statistics.
+
+    Args:
+        model: on its final device; its tensors move into flat memory.
+        config: the run's configuration.
+        num_envs: envs in the whole run.
+    """
+
+    def __init__(self, model: nn.Module, config: Config, num_envs: int):
+        algo, env = config.algo.chosen, config.env
+        self.model: Any = model
+        self.flat = FlatParameters(model)
+        self.device = self.flat.flat.device
+        self.optimizer = FlatAdam(self.flat.flat, algo.adam_beta1, algo.adam_beta2, algo.adam_eps)
+        self.generator = torch.Generator(self.device).manual_seed(config.run.seed)
+        """For the order of minibatches only."""
+        self.reward_scaler = RewardScaler(num_envs, algo.discount, env.reward_clip, env.normalize_reward, self.device)
+        self.normalize_obs = env.normalize_obs
+        self.max_grad_norm = algo.max_grad_norm
+        self.updates = 0
+        """Optimiser steps tried so far."""
+        self._bad_updates = torch.zeros((), device=self.device)
+        self._bad_updates_in_a_row = torch.zeros((), device=self.device)
+        self._one = torch.ones((), device=self.device)
+
+    @property
+    def bad_updates(self) -> int:
+        """Updates skipped so far because the loss or the gradient was not finite. Waits for the device."""
+        return int(self._bad_updates)
+
+    @property
+    def bad_updates_in_a_row(self) -> int:
+        """How many of the latest updates were skipped without a good one between. Waits for the device."""
+        return int(self._bad_updates_in_a_row)
+
+    def learning_reward(self, batch: dict[str, Tensor], lanes: np.ndarray) -> Tensor:
+        """Return the rewards [T, B] that a batch is learned with; call once per batch."""
+        ended = batch["terminated"] | batch["truncated"]
+        return self.reward_scaler(batch["reward"][:-1], ended[:-1], batch["valid"][:-1], lanes)
+
+    def apply(
+        self, loss: Tensor, outputs: Sequence[Tensor], gradients: Sequence[Tensor], learning_rate: float
+    ) -> Tensor:
+        """Take one optimiser step down a gradient, with its norm limited.
+
+        A step whose loss or gradient is not finite changes nothing and is counted, all on the device.
+
+        Args:
+            loss: scalar, only looked at for being finite.
+            outputs: of the model, with autograd history.
+            gradients: of the loss with respect to each output.
+            learning_rate: step size.
+
+        Returns:
+            The gradient's norm before it was limited, a scalar.
+        """
+        grad = self.flat.grad
+        grad.zero_()
+        torch.autograd.backward(outputs, gradients)
+        norm: Tensor = torch.linalg.vector_norm(grad)
+        total = norm + loss
+        skip = (total - total).ne(0).float()  # inf - inf and NaN - NaN are NaN, which differs from 0
+        scale = self._one if self.max_grad_norm is None else (norm / self.max_grad_norm).clamp_(min=1)
+        self.optimizer.step(grad, learning_rate, scale, skip)
+        self._bad_updates.add_(skip)
+        self._bad_updates_in_a_row.add_(1).mul_(skip)
+        self.updates += 1
+        return norm
+
+    def finish_batch(self, batch: dict[str, Tensor]) -> None:
+        """Let the observation statistics learn from a batch, after its updates.
+
+        Not before: the behaviour policy normalised with the statistics as they were.
+        """
+        if self.normalize_obs:
+            valid = batch["valid"][:-1]
+            self.model.update_statistics({name: x[:-1][valid] for name, x in observations(batch).items()})
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return copies of everything, tensors and plain numbers only."""
+        return {
+            "weights": torch.from_numpy(self.flat.publish_view().copy()),
+            "optimizer": self.optimizer.state_dict(),
+            "generator": self.generator.get_state(),
+            "reward_scaler": self.reward_scaler.state_dict(),
+            "updates": self.updates,
+            "bad_updates": self.bad_updates,
+            "bad_updates_in_a_row": self.bad_updates_in_a_row,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned, in place."""
+        self.flat.load(state["weights"].cpu().numpy())
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.generator.set_state(state["generator"].cpu())
+        self.reward_scaler.load_state_dict(state["reward_scaler"])
+        self.updates = state["updates"]
+        self._bad_updates.fill_(state["bad_updates"])
+        self._bad_updates_in_a_row.fill_(state["bad_updates_in_a_row"])
+
+
+def observations(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the observation leaves of a batch."""
+    return {name: x for name, x in batch.items() if name == OBS or name.startswith(OBS + ".")}

@@ -1,0 +1,65 @@
+"""Short names for environments and models, and the one way a `module:factory` is looked up.
+
+A line per name: `"name": "package.module:factory"`. Gymnasium ids need no line; algorithms are found by file name.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable
+from difflib import get_close_matches
+from typing import Any
+
+from rltrain.errors import ConfigError
+
+ENVIRONMENTS: dict[str, str] = {}
+"""Names accepted by `env.id`; the factory takes `env.kwargs` and returns an Env or a VectorEnv."""
+
+MODELS: dict[str, str] = {}
+"""Names accepted by `model.kind` besides the built-in kinds; the factory takes the env spec and `model.kwargs`."""
+
+
+def load_factory(target: str, option: str) -> Callable[..., Any]:
+    """Import the object behind `package.module:factory`; the working directory counts as importable.
+
+    Args:
+        target: module and attribute path (`module:Class.method` is allowed).
+        option: full option path for messages, such as `env.id`.
+
+    Raises:
+        ConfigError: the module or the attribute is missing, or it cannot be called.
+            An exception inside the module itself is not caught: it is the user's, with its own traceback.
+    """
+    module_name, _, path = target.partition(":")
+    _make_working_directory_importable()
+    try:
+        found: Any = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (module_name == error.name or module_name.startswith(error.name + ".")):
+            raise
+        raise ConfigError(
+            f"{option} = {target!r}: there is no module {error.name!r}. Accepted: `module:factory` with a module that "
+            f"Python finds from {os.getcwd()} or among the installed packages. Install it or run from its folder."
+        ) from error
+    for part in path.split("."):
+        if not hasattr(found, part):
+            raise ConfigError(f"{option} = {target!r}: {module_name!r} has no {path!r}.{_suggestion(part, dir(found))}")
+        found = getattr(found, part)
+    if not callable(found):
+        raise ConfigError(
+            f"{option} = {target!r} is {type(found).__name__}, which cannot be called. Accepted: a class or a function."
+        )
+    return found
+
+
+def _make_working_directory_importable() -> None:
+    here = os.getcwd()
+    if here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)
+
+
+def _suggestion(name: str, names: list[str]) -> str:
+    close = get_close_matches(name, [n for n in names if not n.startswith("_")], n=1)
+    return f" Did you mean {close[0]!r}?" if close else ""
