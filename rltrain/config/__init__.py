@@ -1,1 +1,4 @@
-"""Configuration: what can be set (`schema`, `algorithms`) and how it is read (`load`). Imports neither torch nor gymnasium."""
+"""Configuration: what can be set (`schema`, `algorithms`) and how it is read (`load`).
+
+Imports neither torch nor gymnasium.
+"""

@@ -18,7 +18,9 @@ NonNegative = Annotated[float, Field(ge=0)]
 class AlgoConfig(BaseModel):
     """Options every policy-gradient algorithm has."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
 
     learning_rate: Positive = 3e-4
     """Adam's step size at the start."""
@@ -83,7 +85,9 @@ class AppoConfig(AlgoConfig):
 class AlgoSection(BaseModel):
     """Which algorithm trains, and the options of each; only the chosen one's may be set."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
 
     name: Literal["ppo", "appo"] = "ppo"
     """The algorithm; a file of that name under `algos/`."""
@@ -93,4 +97,4 @@ class AlgoSection(BaseModel):
     @property
     def chosen(self) -> PpoConfig | AppoConfig:
         """The options of the chosen algorithm."""
-        return getattr(self, self.name)
+        return self.ppo if self.name == "ppo" else self.appo

@@ -20,7 +20,9 @@ Auto = Literal["auto"]
 class Section(BaseModel):
     """Common rules of all sections: frozen, no unknown keys, no silent conversion of types."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
 
 
 class RunSection(Section):
@@ -43,7 +45,7 @@ class RunSection(Section):
 class EnvSection(Section):
     """The environment and its preprocessing."""
 
-    id: str
+    id: Annotated[str, Field(min_length=1)]
     """A Gymnasium id (`CartPole-v1`), a name of `registry.py`, or `module:factory` of your own."""
     kwargs: dict[str, Any] = {}
     """Keyword arguments for the environment's constructor."""
@@ -70,7 +72,7 @@ class EnvSection(Section):
 class ActorsSection(Section):
     """How many environments there are and how they are spread over processes."""
 
-    num_actors: Count | Auto = "auto"
+    num_actors: Annotated[int, Field(ge=1, le=1024)] | Auto = "auto"
     """Actor processes. `auto`: usable cores minus one, at least one, at most 32."""
     groups_per_actor: Annotated[int, Field(ge=1, le=64)] = 2
     """Env groups in each actor; one is stepped while the others wait for their actions. Two or more overlap."""
@@ -98,8 +100,9 @@ class PipelineSection(Section):
     """Largest number of rows in one inference batch. `auto`: the rows of all groups together."""
     preferred_batch_sizes: tuple[Count, ...] = ()
     """Batch sizes in rows that fire at once when reached, as in Triton; empty means none."""
-    max_queue_delay_us: Annotated[int, Field(ge=0, le=1_000_000)] = 200
-    """Longest wait of the oldest request for a fuller batch. Unit: microseconds."""
+    max_queue_delay_us: Annotated[int, Field(ge=0, le=1_000_000)] = 0
+    """Longest wait of the oldest request for a fuller batch; 0 fires as soon as the device is free. Unit:
+    microseconds."""
     adaptive: bool = False
     """Shorten the wait where the measured arrival rate says that waiting does not pay; `async` only."""
 
@@ -128,7 +131,7 @@ class ModelSection(Section):
 class LearnerSection(Section):
     """The process that trains."""
 
-    device: str = "auto"
+    device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:[0-9]+)?)$")] = "auto"
     """`auto` (the first CUDA device, else CPU), `cpu`, `cuda`, or `cuda:N`; also used by the inference server."""
     num_threads: Count | Auto = "auto"
     """Torch threads of the learner. `auto`: usable cores divided by the processes that compute, at least 1."""

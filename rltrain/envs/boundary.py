@@ -45,7 +45,8 @@ def describe_action(space: spaces.Space) -> ActionSpec:
     if isinstance(space, spaces.Discrete):
         return ActionSpec("discrete", (), space.dtype.name, nvec=(int(space.n),), start=(int(space.start),))
     if isinstance(space, spaces.MultiDiscrete):
-        return ActionSpec("multi_discrete", space.shape, space.dtype.name, nvec=_ints(space.nvec), start=_ints(space.start))
+        nvec, start = _ints(space.nvec), _ints(space.start)
+        return ActionSpec("multi_discrete", space.shape, space.dtype.name, nvec=nvec, start=start)
     if isinstance(space, spaces.MultiBinary):
         num = prod(space.shape)
         return ActionSpec("multi_binary", space.shape, space.dtype.name, nvec=(2,) * num, start=(0,) * num)
@@ -85,17 +86,6 @@ def pick(obs: Any, path: Path) -> Any:
     return obs
 
 
-def unbatch(space: spaces.Space, obs: Any, index: int) -> Any:
-    """Return observation `index` of a batch, nested as `space` is."""
-    if isinstance(obs, np.ndarray) and obs.dtype == object:
-        return obs[index]
-    if isinstance(space, spaces.Dict):
-        return {key: unbatch(child, obs[key], index) for key, child in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple(unbatch(child, part, index) for child, part in zip(space.spaces, obs, strict=True))
-    return obs[index]
-
-
 def to_env_action(spec: ActionSpec, stored: np.ndarray) -> np.ndarray:
     """Turn stored actions into the env's own.
 
@@ -128,8 +118,8 @@ def action_converter(spec: ActionSpec) -> Callable[[np.ndarray], np.ndarray]:
 def _box_converter(spec: ActionSpec, dtype: np.dtype) -> Callable[[np.ndarray], np.ndarray]:
     low, high = np.array(spec.low), np.array(spec.high)
     scaled = np.isfinite(low) & np.isfinite(high)
-    center = np.where(scaled, low / 2 + high / 2, 0.0) if scaled.any() else np.zeros_like(low)
-    half_width = np.ones_like(low)
+    center, half_width = np.zeros_like(low), np.ones_like(low)
+    center[scaled] = low[scaled] / 2 + high[scaled] / 2
     half_width[scaled] = high[scaled] / 2 - low[scaled] / 2
     is_integer = dtype.kind in "iu"
     if is_integer:

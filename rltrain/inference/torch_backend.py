@@ -33,12 +33,12 @@ class TorchBackend:
         seed: the run's seed, for the action noise.
         board: where weights come from.
         max_rows: most rows in one call.
-        device: torch device name.
+        device: where the policy runs.
         precision: `float32` or `bfloat16`.
     """
 
     def __init__(self, spec: EnvSpec, model: dict, normalize_obs: bool, seed: int, board: WeightBoard, max_rows: int,
-                 device: str = "cpu", precision: str = "float32"):
+                 device: torch.device | str = "cpu", precision: str = "float32"):
         self.device = torch.device(device)
         self.board = board
         self.seed = seed
@@ -71,10 +71,10 @@ class TorchBackend:
             return wanted
         flat = self.flats[wanted % 2]
         self.loaded[wanted % 2] = None
-        got = self.board.read(version if version is not None else wanted, flat.publish_view())
+        got = self.board.read(wanted, flat.host_bytes)
         if got is None:
             return None
-        flat.load(flat.publish_view())
+        flat.load(flat.host_bytes)
         self.loaded[wanted % 2] = got
         return got
 

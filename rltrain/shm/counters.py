@@ -13,8 +13,12 @@ older moment than another, never a torn word.
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from rltrain.shm.arena import Arena
 
 STATES: dict[str, tuple[str, ...]] = {
     "actor": ("boot", "env_step", "write", "wait_action", "wait_slot", "wait_weights", "forward", "load_weights"),
@@ -56,6 +60,8 @@ ROW_WORDS = len(_HEADER) + 2 + _MAX_STATES + _MAX_COUNTERS + _MAX_HISTOGRAMS * N
 _STATE_AT = len(_HEADER) + 2
 _COUNTER_AT = _STATE_AT + _MAX_STATES
 _HISTOGRAM_AT = _COUNTER_AT + _MAX_COUNTERS
+ROW_BYTES = -(-ROW_WORDS * 8 // 64) * 64
+"""Distance between two rows: whole cache lines, since each row has another writer."""
 
 
 class CounterRow:
@@ -136,6 +142,10 @@ class CounterRow:
         beat = int(self._words[1])
         return (time.monotonic_ns() - beat) / 1e9 if beat else 0.0
 
+    def waits_since(self, state: str, since_ns: int) -> bool:
+        """Return whether the process is in `state` and entered it after `since_ns` (CLOCK_MONOTONIC)."""
+        return self.state == state and int(self._words[3]) > since_ns
+
     def state_ns(self) -> dict[str, int]:
         """Return the nanoseconds spent in each state, the running one included."""
         times = {name: int(self._words[_STATE_AT + i]) for i, name in enumerate(STATES[self.role])}
@@ -152,6 +162,21 @@ class CounterRow:
         """Return a copy of a histogram's counts, int64 [NUM_BINS]; bin i starts at BIN_EDGES[i]."""
         at = self._histogram_at[name]
         return self._words[at : at + NUM_BINS].copy()
+
+
+class CounterBoard:
+    """The counter rows of an arena.
+
+    Concurrency: each row has one writing process; any process may read any row.
+    """
+
+    def __init__(self, arena: Arena):
+        self._roles = arena.layout.roles
+        self._rows = arena.view("counters", "int64", (len(self._roles), ROW_BYTES // 8))
+
+    def row(self, index: int) -> CounterRow:
+        """Return the row of a process, with the role that the layout gives it."""
+        return CounterRow(self._rows[index, :ROW_WORDS], self._roles[index])
 
 
 def _bin_of(value: float) -> int:

@@ -25,6 +25,7 @@ from rltrain.shm.counters import CounterBoard
 from rltrain.shm.mailbox import Mailboxes
 from rltrain.shm.ring import TrajectoryRing
 from rltrain.shm.weights import WeightBoard
+from rltrain.workers.device import resolve_device
 
 WAIT_S = 0.2
 
@@ -139,7 +140,7 @@ def main(channel, settings: dict, fds: list[int]) -> None:
     policy = message["policy"]
     backend = TorchBackend(
         spec, policy["model"], policy["normalize_obs"], policy["seed"], WeightBoard(arena),
-        settings["batcher"]["max_batch_size"], device=policy["device"], precision=policy["precision"],
+        settings["batcher"]["max_batch_size"], device=resolve_device(policy["device"]), precision=policy["precision"],
     )
     server = InferenceServer(settings, arena, backend)
     server.counters.start(os.getpid())

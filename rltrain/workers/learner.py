@@ -37,6 +37,7 @@ from rltrain.shm.ring import TrajectoryRing
 from rltrain.shm.snapshots import SnapshotArea
 from rltrain.shm.weights import WeightBoard
 from rltrain.workers.checkpoints import CheckpointStore, DiskFullError
+from rltrain.workers.device import resolve_device
 from rltrain.workers.episodes import EpisodeWindow
 from rltrain.workers.prefetch import Batch, Prefetcher
 
@@ -60,7 +61,7 @@ class Learner:
         self.config = config_from_dict(settings["config"])
         run, pipeline = self.config.run, self.config.pipeline
         torch.manual_seed(run.seed)
-        self.device = torch.device(settings["device"])
+        self.device = resolve_device(settings["device"])
         model = build_model(spec, self.config.model.model_dump(), self.config.env.normalize_obs, seed=run.seed)
         if self.config.learner.compile:
             model.compile()

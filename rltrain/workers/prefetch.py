@@ -134,6 +134,9 @@ class Prefetcher:
             return
         meta = self.ring.meta(slot)
         host = self.filling.get(meta.fragment_index)
+        if meta.fragment_index < self.next_number or (host is not None and meta.lane in host.columns):
+            self._drop(slot)  # an actor died between its publication and the note of it, and collected it again
+            return
         if host is None:
             host = self.filling[meta.fragment_index] = self._wait_free()
         self._gather(slot, meta, host, meta.lane)

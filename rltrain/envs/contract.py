@@ -1,0 +1,178 @@
+"""Looks an environment over before it is trained on: what would go wrong, and why."""
+
+from __future__ import annotations
+
+import traceback
+import warnings
+from collections.abc import Iterator
+
+import numpy as np
+from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec as Registration
+from gymnasium.utils.env_checker import check_env
+
+from rltrain.envs.findings import Finding, findings_of
+from rltrain.envs.group import EnvGroup
+from rltrain.envs.lookup import find_env
+from rltrain.envs.make import describe, has_native, make_group, make_single
+from rltrain.envs.probe import probe
+from rltrain.errors import ConfigError, EnvContractError
+from rltrain.fields import ActionSpec, EnvSpec
+
+HANDLED_HERE = ("symmetric and normalized space", "value is infinity", "value is -infinity")
+"""What gymnasium's checker warns of and training copes with: actions are scaled, infinite bounds are not used."""
+GROUP_SIZE = 2
+GROUP_ROWS = 100
+
+
+def check(env: dict) -> list[Finding]:
+    """Build an env as training would, step it with random actions, and return what was found.
+
+    Args:
+        env: the `[env]` section as a dict.
+
+    Builds one group of two envs and two single ones. What an env's own code raises becomes a finding, too.
+    """
+    try:
+        group = make_group(env, GROUP_SIZE, 0, 0)
+    except ConfigError as error:
+        return [Finding("error", "build", problem) for problem in error.problems]
+    except Exception as error:
+        return [_raised("build", "the constructor", error)]
+    try:
+        findings = list(_check_group(env, group))
+    finally:
+        group.close()
+    if any(f.topic in ("group", "spaces") and f.level == "error" for f in findings) or not _has_single(env, group):
+        return findings
+    single = make_single(env)
+    try:
+        findings += findings_of(env, single, probe(single))
+    except Exception as error:
+        findings.append(_raised("step", "the environment, stepped with random actions,", error))
+    finally:
+        single.close()
+    return [*findings, *_gymnasium_checker(env)]
+
+
+# -- the group, as an actor has it ----------------------------------------------------------------------------
+
+
+def _check_group(env: dict, group: EnvGroup) -> Iterator[Finding]:
+    try:
+        spec = describe(env, group)
+        _step_group(group, spec)
+    except ConfigError as error:
+        yield from (Finding("error", "spaces", problem) for problem in error.problems)
+        return
+    except EnvContractError as error:
+        yield Finding("error", "group", f"Training stops with: {error}")
+        return
+    except Exception as error:
+        yield _raised("group", "a group of two envs", error)
+        return
+    yield Finding("ok", "spaces", f"observation {group.observation_space}, action {group.action_space}")
+    yield _vectorization(env, group)
+    yield from _actions(group.action_space)
+    yield from _time_limit(group)
+    if spec.snapshot_bytes == 0:
+        yield Finding(
+            "warning", "snapshots", "The state of this environment cannot be saved as data, so a resumed run begins "
+            "new episodes: it is not the run that was interrupted, number for number.",
+        )  # fmt: skip
+    else:
+        size = spec.snapshot_bytes
+        yield Finding("ok", "snapshots", f"env states are part of checkpoints, {size} bytes for two envs")
+
+
+def _step_group(group: EnvGroup, spec: EnvSpec) -> None:
+    n, rng = group.num_envs, np.random.default_rng(0)
+    obs = {leaf.name: np.zeros((n, *leaf.shape), leaf.dtype) for leaf in spec.obs}
+    outputs = [np.zeros(n, dtype) for dtype in ("float32", "bool", "bool", "bool", "float64", "int64")]
+    group.reset(obs)
+    for _ in range(GROUP_ROWS):
+        group.step(_random_actions(spec.action, n, rng), obs, *outputs)
+
+
+def _random_actions(spec: ActionSpec, num_envs: int, rng: np.random.Generator) -> np.ndarray:
+    shape = (num_envs, *spec.stored_shape)
+    if spec.kind == "box":
+        return rng.uniform(-1, 1, shape).astype(np.float32)
+    return rng.integers(0, np.array(spec.nvec) if spec.stored_shape else spec.nvec[0], shape)
+
+
+def _vectorization(env: dict, group: EnvGroup) -> Finding:
+    target = find_env(env["id"])
+    if group.is_native:
+        return Finding("ok", "vectorization", "the environment's own vector implementation is stepped (NEXT_STEP)")
+    if not isinstance(target, Registration) or target.vector_entry_point is None:
+        return Finding("ok", "vectorization", "single environments, stepped one after the other in each actor")
+    reason = "env.vectorization is 'single'" if has_native(target, env) else "it cannot keep the other env options"
+    return Finding(
+        "warning", "vectorization", f"This environment has a vector implementation that is not used, because {reason}; "
+        "it is often several times faster. Set env.vectorization to 'auto', or see which option it lacks.",
+    )  # fmt: skip
+
+
+def _actions(space: spaces.Space) -> Iterator[Finding]:
+    if not isinstance(space, spaces.Box):
+        yield Finding("ok", "actions", f"{space}")
+        return
+    finite = np.isfinite(space.low) & np.isfinite(space.high)
+    if not finite.all():
+        yield Finding(
+            "warning", "actions", f"{int((~finite).sum())} of {finite.size} action components have an infinite bound. "
+            "They are not scaled, so the policy must find their size by itself, and `squashed_gaussian` is refused. "
+            "Give `action_space` finite bounds.",
+        )  # fmt: skip
+    elif not np.allclose(space.low, -space.high):
+        yield Finding(
+            "ok", "actions", "The action bounds are not symmetric; they are scaled to [-1, 1] for the policy, so that "
+            f"its first actions lie around the middle, {((space.low + space.high) / 2).ravel()[:4].tolist()}.",
+        )  # fmt: skip
+    else:
+        yield Finding("ok", "actions", "bounds are finite and symmetric; the policy acts in [-1, 1]")
+
+
+def _time_limit(group: EnvGroup) -> Iterator[Finding]:
+    if group.max_episode_steps is not None:
+        limit = group.max_episode_steps
+        yield Finding("ok", "time_limit", f"episodes are cut after {limit} steps, as a truncation")
+
+
+def _has_single(env: dict, group: EnvGroup) -> bool:
+    return not group.is_native or isinstance(find_env(env["id"]), Registration)
+
+
+def _gymnasium_checker(env: dict) -> list[Finding]:
+    """Return what gymnasium's own checker has to say, each sentence once."""
+    single = make_single({**env, "frame_stack": 1, "resize": None, "grayscale": False})
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            check_env(single.unwrapped, skip_render_check=True)
+        except Exception as error:
+            return [Finding("warning", "gymnasium", f"gymnasium's checker stops with: {_last_line(error)}")]
+        finally:
+            single.close()
+    said = dict.fromkeys(_plain(str(w.message)) for w in caught)
+    texts = [text for text in said if not any(part in text for part in HANDLED_HERE)]
+    return [Finding("warning", "gymnasium", text) for text in texts] or [
+        Finding("ok", "gymnasium", "gymnasium's own checker is content")
+    ]
+
+
+def _raised(topic: str, where: str, error: Exception) -> Finding:
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    place = f"{last.filename}:{last.lineno}"
+    return Finding("error", topic, f"{where} raised {_last_line(error)} at {place}; training would stop there.")
+
+
+def _last_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {_plain(str(error))}"
+
+
+def _plain(text: str) -> str:
+    for code in ("\x1b[33m", "\x1b[31m", "\x1b[0m", "WARN: "):
+        text = text.replace(code, "")
+    return text.strip()

@@ -1,0 +1,105 @@
+/* What Python may call. Read by the C compiler and by the cffi generator alike, hence no preprocessor lines:
+ * include protocol.h, not this file. Failures are negative errno values. Times are nanoseconds of CLOCK_MONOTONIC.
+ * A wait ends with -ETIMEDOUT, or with -EINTR when a signal arrived, so that Python can run its handlers. */
+
+enum {
+    RL_CONTROL_BYTES = 64,
+    RL_RING_BYTES = 256,
+    RL_SLOT_BYTES = 64,
+    RL_DOORBELL_BYTES = 64,
+    RL_MAILBOX_BYTES = 128,
+    RL_SEQLOCK_BYTES = 64,
+    RL_BOARD_BYTES = 192,
+    RL_MAX_OWNER = 16777215
+};
+
+typedef struct rl_control rl_control;
+typedef struct rl_ring rl_ring;
+typedef struct rl_slot rl_slot;
+typedef struct rl_doorbell rl_doorbell;
+typedef struct rl_mailbox rl_mailbox;
+typedef struct rl_seqlock rl_seqlock;
+typedef struct rl_board rl_board;
+
+/* One field's rows on their way between the slab and a caller's array. */
+typedef struct {
+    uint8_t *slab;        /* [slots, T+1, block] */
+    uint8_t *rows;        /* the caller's array */
+    uint64_t block_bytes; /* one step of one env group */
+    uint64_t pitch_bytes; /* fragments: distance between two steps in `rows` */
+} rl_copy;
+
+/* Open requests, one array each, filled oldest first. */
+typedef struct {
+    int64_t *lane;
+    int64_t *slot;
+    int64_t *step;
+    int64_t *fragment_index;
+    int64_t *required_version;
+    int64_t *arrival_ns;
+    uint32_t *served; /* by lane: the request that was handed out */
+} rl_pending;
+
+/* control.c */
+uint32_t rl_control_count(rl_control *control);
+int rl_control_wait(rl_control *control, uint32_t seen, int64_t timeout_ns);
+void rl_control_notify(rl_control *control);
+uint32_t rl_control_stop(rl_control *control);
+void rl_control_set_stop(rl_control *control, uint32_t value);
+uint32_t rl_control_finish(rl_control *control);
+void rl_control_set_finish(rl_control *control, uint32_t value);
+int64_t rl_control_snapshot_fragment(rl_control *control);
+void rl_control_set_snapshot_fragment(rl_control *control, int64_t fragment_index);
+
+/* ring.c */
+int64_t rl_ring_claim(rl_ring *ring, rl_slot *slots, int64_t num_slots, uint32_t owner, int64_t timeout_ns,
+                      uint32_t *held);
+int64_t rl_ring_claim_overwriting(rl_ring *ring, rl_slot *slots, int64_t num_slots, uint32_t owner, uint32_t *held);
+int rl_ring_publish(rl_ring *ring, rl_slot *slots, int64_t slot, uint32_t owner, const uint32_t *held, int64_t lane,
+                    int64_t fragment_index, int64_t policy_version, int64_t sequence);
+int64_t rl_ring_take(rl_ring *ring, rl_slot *slots, int64_t num_slots, uint32_t owner, int64_t timeout_ns,
+                     uint32_t *held);
+int rl_ring_release(rl_ring *ring, rl_slot *slots, int64_t slot, uint32_t owner, const uint32_t *held);
+int64_t rl_ring_reclaim(rl_ring *ring, rl_slot *slots, int64_t num_slots, uint32_t owner);
+void rl_ring_meta(rl_slot *slots, int64_t slot, int64_t *meta);
+uint32_t rl_ring_generation(rl_slot *slots, int64_t slot);
+void rl_ring_counts(rl_ring *ring, rl_slot *slots, int64_t num_slots, int64_t *counts);
+
+/* gather.c */
+int rl_gather_step(const rl_copy *fields, int64_t num_fields, const int64_t *slots, const int64_t *steps,
+                   int64_t num_requests, int64_t num_slots, int64_t num_steps);
+int rl_scatter_step(const rl_copy *fields, int64_t num_fields, const int64_t *slots, const int64_t *steps,
+                    int64_t num_requests, int64_t num_slots, int64_t num_steps);
+void rl_gather_fragment(const rl_copy *fields, int64_t num_fields, int64_t slot, int64_t position, int64_t num_steps);
+
+/* mailbox.c */
+void rl_mailbox_post(rl_doorbell *doorbell, rl_mailbox *boxes, int64_t lane, int64_t slot, int64_t step,
+                     int64_t fragment_index, int64_t required_version);
+void rl_mailbox_cancel(rl_mailbox *boxes, int64_t lane);
+int rl_mailbox_wait_reply(rl_mailbox *boxes, int64_t lane, int64_t timeout_ns);
+uint32_t rl_doorbell_count(rl_doorbell *doorbell);
+uint32_t rl_doorbell_wait(rl_doorbell *doorbell, uint32_t seen, int64_t timeout_ns);
+int64_t rl_mailbox_pending(rl_mailbox *boxes, int64_t num_lanes, rl_pending *out);
+int64_t rl_mailbox_reply(rl_mailbox *boxes, int64_t num_lanes, const int64_t *lanes, int64_t num_replies,
+                         const uint32_t *served, int64_t policy_version);
+int64_t rl_mailbox_reply_version(rl_mailbox *boxes, int64_t lane);
+int64_t rl_mailbox_progress(rl_mailbox *boxes, int64_t lane);
+void rl_mailbox_set_progress(rl_mailbox *boxes, int64_t lane, int64_t fragment_index);
+void rl_mailbox_set_live(rl_mailbox *boxes, int64_t lane, uint32_t live);
+int64_t rl_mailbox_num_live(rl_mailbox *boxes, int64_t num_lanes);
+
+/* seqlock.c */
+void rl_seqlock_write(rl_seqlock *lock, uint8_t *area, int64_t tag, const uint8_t *source, uint64_t nbytes);
+int64_t rl_seqlock_read(rl_seqlock *lock, const uint8_t *area, uint64_t room, int64_t *tag, uint8_t *target);
+
+/* weights.c */
+void rl_board_publish(rl_board *board, uint8_t *buffers, uint64_t stride_bytes, int64_t version,
+                      const uint8_t *source, uint64_t nbytes);
+int64_t rl_board_read(rl_board *board, const uint8_t *buffers, uint64_t stride_bytes, int64_t wanted, uint8_t *target,
+                      uint64_t nbytes);
+int64_t rl_board_latest(rl_board *board);
+int64_t rl_board_wait(rl_board *board, int64_t at_least, int64_t timeout_ns);
+
+/* uniform.c */
+int rl_uniform(uint64_t seed, const int64_t *env_indices, const int64_t *env_steps, int64_t num_rows,
+               int64_t num_components, float *out);

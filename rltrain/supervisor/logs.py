@@ -1,0 +1,132 @@
+"""Logs of the child processes: bounded files, filled from pipes without ever waiting for a child.
+
+Owns: the files in `logs` of the run folder, and the reading ends of the children's output pipes.
+Written by: the supervisor's loop, which calls `OutputPump.poll`.
+Read by: the supervisor (last lines, for a death report) and people.
+Blocks on: the disk only. If a child dies: its pipe is drained to the end and closed.
+If the supervisor dies: the pipes break, and the children end with it.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+from collections import deque
+from pathlib import Path
+
+TAIL_LINES = 40
+LONGEST_TAIL_LINE_BYTES = 4096
+READ_BYTES = 65536
+BYTES_PER_POLL = 1 << 20
+"""Most that one poll reads from one pipe: a child that prints without end cannot hold up the supervisor's loop."""
+
+
+class BoundedLog:
+    """A log file that drops its older half when it grows too large.
+
+    A write that fails (full disk, quota) never raises: the bytes are counted in `lost_bytes`, and later writes go on
+    trying. The last lines stay in memory, whatever happens to the file.
+
+    Args:
+        path: appended to when it exists, as at a resumed run.
+        max_bytes: largest size of the file.
+
+    Concurrency: for one thread.
+    """
+
+    def __init__(self, path: Path, max_bytes: int):
+        self.path, self.max_bytes = Path(path), max_bytes
+        self.lost_bytes = 0
+        self._lines: deque[bytes] = deque(maxlen=TAIL_LINES)
+        self._unfinished = b""
+        self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._size = os.fstat(self._fd).st_size
+
+    def write(self, content: bytes) -> None:
+        """Append bytes as they came from a pipe; they need not end at a line's end."""
+        self._remember(content)
+        content = content[-(self.max_bytes // 2) :]
+        written = 0
+        try:
+            if self._size + len(content) > self.max_bytes:
+                self._drop_older_half(len(content))
+            while written < len(content):
+                count = os.write(self._fd, content[written:])
+                written += count
+                self._size += count
+        except OSError:
+            self.lost_bytes += len(content) - written
+
+    def tail(self, num_lines: int) -> list[str]:
+        """Return the last lines, at most 40, the unfinished one included; undecodable bytes become U+FFFD."""
+        lines = [*self._lines, self._unfinished] if self._unfinished else list(self._lines)
+        return [line.decode(errors="replace") for line in lines[max(0, len(lines) - num_lines) :]]
+
+    def close(self) -> None:
+        """Close the file; the tail stays readable."""
+        os.close(self._fd)
+
+    def _remember(self, content: bytes) -> None:
+        *lines, self._unfinished = (self._unfinished + content).split(b"\n")
+        self._lines.extend(line[:LONGEST_TAIL_LINE_BYTES].rstrip(b"\r") for line in lines[-TAIL_LINES:])
+        self._unfinished = self._unfinished[-LONGEST_TAIL_LINE_BYTES:]
+
+    def _drop_older_half(self, coming_bytes: int) -> None:
+        """Keep the newest whole lines, at most half of the largest size, in the same file."""
+        keep = max(0, min(self._size, self.max_bytes // 2 - coming_bytes))
+        kept = os.pread(self._fd, keep, self._size - keep)
+        if keep < self._size:
+            kept = kept.partition(b"\n")[2]
+        marker = b"[%d bytes of older output were dropped here]\n" % (self._size - len(kept))
+        os.ftruncate(self._fd, 0)
+        self._size = 0
+        self._size = os.write(self._fd, marker + kept)
+
+
+class OutputPump:
+    """Copies the output of all children into their logs, when asked to.
+
+    Concurrency: for one thread; `poll` never waits for a child.
+    """
+
+    def __init__(self) -> None:
+        self._selector = selectors.DefaultSelector()
+
+    def register(self, fd: int, log: BoundedLog) -> None:
+        """Take over the reading end of a pipe; it is closed at its end of file, or by `close`."""
+        os.set_blocking(fd, False)
+        self._selector.register(fd, selectors.EVENT_READ, log)
+
+    def poll(self) -> int:
+        """Copy what is there, at most 1 MiB per pipe.
+
+        Returns:
+            Number of pipes still open.
+        """
+        for key, _ in self._selector.select(timeout=0):
+            self._drain(key.fd, key.data)
+        return len(self._selector.get_map())
+
+    def close(self) -> None:
+        """Copy what is still there, at most 1 MiB per pipe, and close all pipes; the logs stay open."""
+        self.poll()
+        for key in list(self._selector.get_map().values()):
+            self._close(key.fd)
+        self._selector.close()
+
+    def _drain(self, fd: int, log: BoundedLog) -> None:
+        copied = 0
+        while copied < BYTES_PER_POLL:
+            try:
+                content = os.read(fd, READ_BYTES)
+            except BlockingIOError:
+                return
+            if not content:
+                self._close(fd)
+                return
+            log.write(content)
+            copied += len(content)
+
+    def _close(self, fd: int) -> None:
+        self._selector.unregister(fd)
+        os.close(fd)

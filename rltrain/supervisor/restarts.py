@@ -1,0 +1,78 @@
+"""Whether and when a dead process is started again.
+
+Owns: the budget of restarts of each process. Called by the supervisor after it reaped one.
+No clock and no process: times in, a decision out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+LONGEST_BACKOFF_S = 30.0
+HEALTHY_S = 600.0
+"""A process that ran this long since its last death has its whole budget again: rare faults of a run of days
+(one in ten minutes or fewer) do not add up, a process that keeps dying still runs out."""
+
+
+@dataclass(frozen=True)
+class Restart:
+    """Start the process again at `at_s`, in the clock of the caller."""
+
+    at_s: float
+
+
+@dataclass(frozen=True)
+class GiveUp:
+    """Stop the run, for `reason`, a sentence."""
+
+    reason: str
+
+
+@dataclass
+class _History:
+    restarts: int = 0
+    started_s: float | None = None
+
+
+class Restarts:
+    """Counts deaths and spaces restarts, for each process by itself.
+
+    Args:
+        max_restarts: restarts of one process before the run stops, `supervision.max_restarts`.
+        backoff_s: wait before the first restart, `supervision.restart_backoff_s`; doubled for each further one, at
+            most 30 s.
+    """
+
+    def __init__(self, max_restarts: int, backoff_s: float):
+        self.max_restarts, self.backoff_s = max_restarts, backoff_s
+        self._histories: dict[str, _History] = {}
+
+    def after_death(self, name: str, now_s: float, booted: bool) -> Restart | GiveUp:
+        """Decide what follows a death.
+
+        Args:
+            name: the process's name.
+            now_s: time of the death, in seconds of a monotonic clock.
+            booted: whether it had become ready; one that fails to boot would fail again.
+
+        Returns:
+            `Restart`, or `GiveUp` when it did not boot or died once more than the budget allows.
+        """
+        if not booted:
+            return GiveUp(f"{name} failed while starting, so it is not restarted.")
+        history = self._histories.setdefault(name, _History())
+        if history.started_s is not None and now_s - history.started_s >= HEALTHY_S:
+            history.restarts = 0
+        if history.restarts >= self.max_restarts:
+            return GiveUp(
+                f"{name} died {history.restarts + 1} times, supervision.max_restarts = {self.max_restarts}. "
+                "Look at its log for the cause; a larger max_restarts tolerates more."
+            )
+        at_s = now_s + min(LONGEST_BACKOFF_S, self.backoff_s * 2.0 ** min(history.restarts, 64))
+        history.restarts += 1
+        history.started_s = at_s
+        return Restart(at_s)
+
+    def num_restarts(self, name: str) -> int:
+        """Return how much of a process's budget is spent."""
+        return self._histories.get(name, _History()).restarts

@@ -1,0 +1,117 @@
+"""Which processes a run has, and what each is told: its own settings and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rltrain.config.schema import Config
+
+SERVER_THREADS = 1
+
+
+@dataclass(frozen=True)
+class RolePlan:
+    """One process of a run.
+
+    Args:
+        name: `learner`, `inference`, `actor-0`, ..., `evaluator`.
+        role: its role; also the module under `rltrain.workers`.
+        row: its counter row.
+        settings: what its `main` gets.
+        needs_torch: whether it is forked from the zygote.
+        lanes: the lanes it owns (actors).
+    """
+
+    name: str
+    role: str
+    row: int
+    settings: dict
+    needs_torch: bool
+    lanes: tuple[int, ...] = ()
+
+
+def plan_roles(config: Config, checkpoint: str | None) -> list[RolePlan]:
+    """Lay out the processes of a run in the order of their counter rows.
+
+    Args:
+        config: the resolved configuration.
+        checkpoint: path to resume from, or None.
+    """
+    plans = [_learner(config, 0, checkpoint)]
+    if config.pipeline.inference == "server":
+        plans.append(_server(config, len(plans)))
+    for index in range(config.actors.num_actors):
+        plans.append(_actor(config, len(plans), index))
+    if config.eval.every_env_steps is not None:
+        plans.append(_evaluator(config, len(plans)))
+    return plans
+
+
+def num_lanes(config: Config) -> int:
+    """Return the number of env groups in the whole run."""
+    return config.actors.num_actors * config.actors.groups_per_actor
+
+
+def policy_settings(config: Config) -> dict:
+    """What every process that runs the policy is told at boot."""
+    return {
+        "model": config.model.model_dump(mode="json"),
+        "normalize_obs": config.env.normalize_obs,
+        "seed": config.run.seed,
+        "device": config.learner.device,
+        "precision": config.learner.precision,
+    }
+
+
+def _learner(config: Config, row: int, checkpoint: str | None) -> RolePlan:
+    settings = {
+        "config": config.model_dump(mode="json"),
+        "counter_row": row,
+        "resume": checkpoint,
+        "num_threads": config.learner.num_threads,
+        "device": config.learner.device,
+        "num_lanes": num_lanes(config),
+    }
+    return RolePlan("learner", "learner", row, settings, needs_torch=True)
+
+
+def _server(config: Config, row: int) -> RolePlan:
+    pipeline = config.pipeline
+    batcher = {
+        "max_batch_size": pipeline.max_batch_size,
+        "preferred_batch_sizes": list(pipeline.preferred_batch_sizes),
+        "max_queue_delay_us": pipeline.max_queue_delay_us,
+        "adaptive": pipeline.adaptive,
+    }
+    settings = {"counter_row": row, "batcher": batcher, "num_threads": SERVER_THREADS}
+    return RolePlan("inference", "inference", row, settings, needs_torch=True)
+
+
+def _actor(config: Config, row: int, index: int) -> RolePlan:
+    groups = config.actors.groups_per_actor
+    settings = {
+        "index": index,
+        "env": config.env.model_dump(mode="json"),
+        "seed": config.run.seed,
+        "env_seed": config.run.seed,
+        "num_envs": config.actors.envs_per_group,
+        "groups": groups,
+        "schedule": config.pipeline.schedule,
+        "when_full": config.pipeline.when_full,
+        "inference": config.pipeline.inference,
+        "counter_row": row,
+        "is_restart": False,
+    }
+    lanes = tuple(range(index * groups, (index + 1) * groups))
+    needs_torch = config.pipeline.inference == "local"
+    return RolePlan(f"actor-{index}", "actor", row, settings, needs_torch, lanes)
+
+
+def _evaluator(config: Config, row: int) -> RolePlan:
+    settings = {
+        "counter_row": row,
+        "env": config.env.model_dump(mode="json"),
+        "eval": config.eval.model_dump(mode="json"),
+        "seed": config.run.seed,
+    }
+    return RolePlan("evaluator", "evaluator", row, settings, needs_torch=True)

@@ -1,0 +1,103 @@
+"""The closing summary: what a run came to, where its time went, and what to type next. Plain text, 80 columns."""
+
+from __future__ import annotations
+
+import shlex
+import textwrap
+from typing import Any
+
+from rltrain.telemetry.figures import count, decimal, duration, percent
+from rltrain.telemetry.header import RunHeader
+from rltrain.telemetry.sample import Sample
+from rltrain.telemetry.verdict import Verdict
+
+WIDTH = 80
+_LABEL = 12
+_JOINED = "\u00a0"
+"""A space at which no line is broken."""
+
+_RESULTS = {
+    "finished": "finished: all env steps learned from",
+    "target": "finished: the target return is reached",
+    "stopped": "stopped before its end",
+}
+
+
+def closing_summary(summary: dict[str, Any], total: Sample | None, verdict: Verdict | None, header: RunHeader) -> str:
+    """Write the summary.
+
+    Args:
+        summary: what `Learner.run` returned, with `state`, `duration_s`, `run_folder`, `restarts` and `exit_code`;
+            without the learner's part when the run failed.
+        total: the ledger's total, None when the run never got so far.
+        verdict: over the whole run, or None.
+        header: of the run.
+    """
+    lines = ["", f"rltrain: {header.name} ({header.env_id}, {header.algo}, {header.schedule})"]
+    lines += _entry("result", _result(summary))
+    lines += _entry("return", _return(summary, header))
+    env_steps = summary.get("env_steps", total.env_steps if total else None)
+    rate = f", {count(total.env_steps_per_s)} per second" if total else ""
+    lines += _entry("env steps", f"{count(env_steps)}{rate} in {duration(summary.get('duration_s'))}")
+    lines += _entry("updates", count(summary.get("updates", total.updates if total else None)))
+    if total:
+        lines += _ledger(total)
+    if verdict:
+        lines += _entry("verdict", verdict.line)
+    if summary.get("restarts"):
+        lines += _entry("restarts", f"{summary['restarts']} of dead actors, see the logs")
+    lines += _next_steps(summary, header)
+    return "\n".join(lines) + "\n"
+
+
+def _result(summary: dict[str, Any]) -> str:
+    text = _RESULTS.get(summary.get("reason") or "", summary.get("state") or "failed")
+    code = summary.get("exit_code", 0)
+    return f"{text} (exit code {code})" if code else text
+
+
+def _return(summary: dict[str, Any], header: RunHeader) -> str:
+    mean = summary.get("return_mean")
+    if mean is None or mean != mean:
+        return "no episode has ended"
+    target = "" if header.target_return is None else f", target {header.target_return:g}"
+    length = summary.get("episode_length_mean_steps")
+    steps = "" if length is None or length != length else f", {decimal(length)} env steps each"
+    return f"{decimal(mean)} mean of the last episodes{steps}{target}"
+
+
+def _ledger(total: Sample) -> list[str]:
+    """Time by state, one line for each role, the largest shares first."""
+    lines: list[str] = []
+    for role in dict.fromkeys(process.role for process in total.processes):
+        shares = sorted(total.role_shares(role).items(), key=lambda item: -item[1])
+        shown = [f"{state} {percent(share)}".replace(" ", _JOINED) for state, share in shares if share >= 0.005]
+        if shown:
+            lines += _entry(role, ", ".join(shown))
+    return lines
+
+
+def _next_steps(summary: dict[str, Any], header: RunHeader) -> list[str]:
+    folder = shlex.quote(str(summary.get("run_folder") or header.run_folder))
+    checkpoint = summary.get("checkpoint")
+    if not checkpoint:
+        return _entry("checkpoint", f"none was written; logs are in {folder}")
+    lines = _entry("checkpoint", str(checkpoint))
+    lines += _command("evaluate", f"rltrain eval {folder}")
+    if summary.get("reason") not in ("finished", "target"):
+        lines += _command("resume", f"rltrain run --resume {folder}")
+    return lines
+
+
+def _entry(label: str, text: str) -> list[str]:
+    # Paths stay whole, so that they can be copied: a long one may stick out.
+    indent = " " * (_LABEL + 2)
+    lines = textwrap.wrap(
+        text, WIDTH, initial_indent=f"  {label:<{_LABEL}}", subsequent_indent=indent,
+        break_long_words=False, break_on_hyphens=False,
+    )
+    return [line.replace(_JOINED, " ") for line in lines]
+
+
+def _command(label: str, command: str) -> list[str]:
+    return [f"  {label:<{_LABEL}}{command}"]

@@ -1,0 +1,270 @@
+"""Checkpoints on disk: written whole or not at all, checked when read, old ones removed.
+
+Owns: the folder `checkpoints` of a run.
+Written by: the learner, which has the run's lock through its parent.
+Read by: the learner at resume, and evaluation.
+Blocks on: the disk. Unblocked by: nothing.
+If the process dies: the folder holds the checkpoints it held before, plus perhaps a temporary file, which the next
+store removes.
+
+A file is what `torch.save` writes (a zip archive, readable by `torch.load`), with an archive comment at its end:
+format number, running number of the save, score, and the SHA-256 of every byte before it. The archive's own
+checksums are not checked by torch, so that a flipped bit would go unnoticed without it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import io
+import math
+import os
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rltrain.errors import CheckpointError, TrainingError
+
+FORMAT = 1
+_COMMENT = "rltrain checkpoint format=%06d save=%012d score=%+.16e sha256="
+_COMMENT_BYTES = len(_COMMENT % (0, 0, 0.0)) + 64 + 1  # one spare: an exponent may have three digits
+_SCORE = rb"[-+](?:\d\.\d{16}e[-+]\d{2,3}|inf|nan)"
+_PATTERN = re.compile(rb"rltrain checkpoint format=(\d+) save=(\d+) score=(" + _SCORE + rb") +sha256=([0-9a-f]{64})")
+_NAME = re.compile(r"checkpoint-\d{12,}\.pt")
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class DiskFullError(CheckpointError):
+    """There is no room for a checkpoint; those written before are untouched."""
+
+
+@dataclass(frozen=True)
+class _Label:
+    """What the comment at a file's end says."""
+
+    format: int
+    save: int
+    score: float | None
+    sha256: str
+
+
+class CheckpointStore:
+    """The checkpoints of one run.
+
+    Args:
+        folder: created when missing; temporary files of an interrupted save are removed.
+        keep: newest checkpoints kept, >= 1.
+        keep_best: also keep the one with the highest score (the newer of equals).
+
+    Raises:
+        CheckpointError: the folder cannot be made or read.
+
+    Concurrency: one store per folder at a time.
+    """
+
+    def __init__(self, folder: Path, keep: int, keep_best: bool):
+        self.folder, self.keep, self.keep_best = Path(folder), keep, keep_best
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            for leftover in self.folder.glob(".checkpoint-*.tmp"):
+                leftover.unlink()
+            self._labels = {path: label for path, label in _labelled(self.folder) if label is not None}
+        except OSError as error:
+            raise _failure("opening the checkpoint folder", self.folder, error) from error
+
+    def save(self, state: dict[str, Any], env_steps: int, score: float | None) -> Path:
+        """Write a checkpoint, then remove those no longer kept.
+
+        When this returns, the checkpoint survives a power cut. A kill or an error at any moment leaves every earlier
+        checkpoint as it was, but for one of the same `env_steps`, which is replaced in one step.
+
+        Args:
+            state: tensors, numbers, text, and dicts, lists and tuples of them. `state["model"]` holds the weights.
+            env_steps: env steps learned from so far, >= 0; part of the file's name.
+            score: higher is better; None when there is none yet.
+
+        Returns:
+            The file's path.
+
+        Raises:
+            TrainingError: a tensor of `state["model"]` is not finite; nothing is written.
+            DiskFullError: no room; training can go on, and the next save may succeed.
+            CheckpointError: writing failed for another reason.
+        """
+        _check_finite(state.get("model", {}))
+        save = 1 + max((label.save for label in self._labels.values()), default=0)
+        path = self.folder / f"checkpoint-{env_steps:012d}.pt"
+        content, label = _encode(state, save, score)
+        temporary = self.folder / f".{path.name}.tmp"
+        try:
+            _write_durably(temporary, path, content)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            raise _failure("writing a checkpoint", path, error, needed_bytes=len(content)) from error
+        self._labels[path] = label
+        self._remove_old(path)
+        return path
+
+    def latest(self) -> Path | None:
+        """Return the newest checkpoint whose label is intact, or None."""
+        return max(self._labels, key=lambda path: self._labels[path].save, default=None)
+
+    def best(self) -> Path | None:
+        """Return the checkpoint with the highest score, or None when none has a score."""
+        scored = [(label.score, label.save, path) for path, label in self._labels.items() if label.score is not None]
+        return max(scored)[2] if scored else None
+
+    @staticmethod
+    def load(path: Path) -> tuple[dict[str, Any], list[str]]:
+        """Read a checkpoint onto the CPU.
+
+        Args:
+            path: a checkpoint file; or a run folder or its `checkpoints`, of which the newest good one is taken.
+
+        Returns:
+            The saved state, and a warning for each damaged checkpoint that was passed over.
+
+        Raises:
+            CheckpointError: there is none, or none is good.
+        """
+        path = Path(path)
+        if not path.is_dir():
+            return _read(path), []
+        folder = path / "checkpoints" if (path / "checkpoints").is_dir() else path
+        warnings: list[str] = []
+        for candidate in _newest_first(folder):
+            try:
+                return _read(candidate), warnings
+            except CheckpointError as error:
+                warnings.append(f"{error} The checkpoint before it is used.")
+        if not warnings:
+            raise CheckpointError(
+                f"no checkpoint in {folder}. A run writes one at its end, at Ctrl-C, and every "
+                "checkpoint.every_env_steps. Name another run, or start anew without --resume."
+            )
+        problems = "\n".join(warning.removesuffix(" The checkpoint before it is used.") for warning in warnings)
+        raise CheckpointError(f"no good checkpoint in {folder}:\n{problems}\nName another run, or start anew.")
+
+    def _remove_old(self, written: Path) -> None:
+        """Remove what is neither among the newest nor the best, nor just written. Files without a label stay."""
+        newest = sorted(self._labels, key=lambda path: self._labels[path].save, reverse=True)
+        kept = {written, *newest[: self.keep]}
+        best = self.best()
+        if self.keep_best and best is not None:
+            kept.add(best)
+        for path in newest:
+            if path not in kept:
+                path.unlink(missing_ok=True)
+                del self._labels[path]
+
+
+def _check_finite(model: dict[str, Any]) -> None:
+    for name, value in model.items():
+        if isinstance(value, torch.Tensor) and value.is_floating_point() and not bool(torch.isfinite(value).all()):
+            count = int((~torch.isfinite(value)).sum())
+            raise TrainingError(
+                f"no checkpoint is written: {count} of {value.numel()} values of the model's {name} are not finite. "
+                "Training has diverged; lower the learning rate and resume from the last checkpoint."
+            )
+
+
+def _encode(state: dict[str, Any], save: int, score: float | None) -> tuple[memoryview, _Label]:
+    """Serialise in memory, so that the size is known before the disk is touched."""
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    buffer.seek(-22, io.SEEK_END)
+    if buffer.read(4) != b"PK\x05\x06":
+        raise CheckpointError("torch.save wrote no zip archive; install the torch version of the constraints file.")
+    buffer.seek(-2, io.SEEK_END)
+    buffer.write(_COMMENT_BYTES.to_bytes(2, "little"))
+    head = (_COMMENT % (FORMAT, save, math.nan if score is None else score)).removesuffix("sha256=")
+    buffer.write(head.ljust(_COMMENT_BYTES - 64 - len("sha256=")).encode() + b"sha256=")
+    digest = hashlib.sha256(buffer.getbuffer()).hexdigest()
+    buffer.write(digest.encode())
+    return buffer.getbuffer(), _Label(FORMAT, save, score, digest)
+
+
+def _write_durably(temporary: Path, path: Path, content: memoryview) -> None:
+    with open(temporary, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _parse(end: bytes) -> _Label | None:
+    found = _PATTERN.fullmatch(end[-_COMMENT_BYTES:])
+    if found is None:
+        return None
+    score = float(found[3])
+    return _Label(int(found[1]), int(found[2]), None if math.isnan(score) else score, found[4].decode())
+
+
+def _labelled(folder: Path) -> list[tuple[Path, _Label | None]]:
+    """Checkpoint files of a folder with their labels; None where the label is damaged."""
+    result: list[tuple[Path, _Label | None]] = []
+    for path in sorted(folder.iterdir()):
+        if _NAME.fullmatch(path.name) and path.is_file():
+            with open(path, "rb") as file:
+                file.seek(max(0, path.stat().st_size - _COMMENT_BYTES))
+                result.append((path, _parse(file.read())))
+    return result
+
+
+def _newest_first(folder: Path) -> list[Path]:
+    """Order by running number; a file whose label is gone may be the newest, so it comes first and is reported."""
+    try:
+        labelled = _labelled(folder)
+    except OSError as error:
+        raise _failure("reading checkpoints", folder, error) from error
+    return [path for path, _ in sorted(labelled, key=lambda entry: _age_key(entry[1]), reverse=True)]
+
+
+def _age_key(label: _Label | None) -> float:
+    return math.inf if label is None else label.save
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise _failure("reading a checkpoint", path, error) from error
+    label = _parse(content[-_COMMENT_BYTES:])
+    if label is None:
+        raise CheckpointError(f"{path} is damaged (cut short?) or no checkpoint of rltrain: {len(content)} bytes.")
+    if hashlib.sha256(memoryview(content)[:-64]).hexdigest() != label.sha256:
+        raise CheckpointError(f"{path} is damaged: its content does not match its checksum.")
+    if label.format != FORMAT:
+        raise CheckpointError(
+            f"{path} has checkpoint format {label.format}; this version of rltrain reads format {FORMAT}. "
+            "Use the version that wrote it."
+        )
+    state: dict[str, Any] = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    return state
+
+
+def _failure(doing: str, path: Path, error: OSError, needed_bytes: int | None = None) -> CheckpointError:
+    """Turn an operating-system error into one message that says what to do."""
+    if error.errno in _FULL:
+        needed = "" if needed_bytes is None else f"{needed_bytes:,} bytes needed, "
+        return DiskFullError(
+            f"{doing} failed, the disk is full: {path}: {error.strerror} ({needed}{_free_bytes(path):,} bytes free). "
+            "Earlier checkpoints are untouched. Free some space, or lower checkpoint.keep."
+        )
+    return CheckpointError(f"{doing} failed: {path}: {error.strerror}. Check that the path exists and its permissions.")
+
+
+def _free_bytes(path: Path) -> int:
+    existing = next(parent for parent in [path, *path.absolute().parents] if parent.exists())
+    return shutil.disk_usage(existing).free

@@ -1,0 +1,90 @@
+"""The first code in every child process: ties it to the supervisor, then hands over to its role.
+
+Owns: the process's signal dispositions, logging and exit.
+Written by, read by: this process alone.
+Blocks on: the first message (role and settings). Unblocked by: the supervisor.
+If the peer dies: the kernel kills this process (PR_SET_PDEATHSIG).
+
+Started in two ways. Actors are executed afresh (`python -m rltrain.workers.child FD`) and never load torch. Roles
+that need torch are forked from the zygote (`zygote.py`), which has imported it once for all of them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import gc
+import importlib
+import logging
+import os
+import signal
+import socket
+import sys
+import traceback
+
+from rltrain.errors import RltrainError
+from rltrain.workers.channel import Channel, ChannelClosed
+
+_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
+
+
+def die_with(parent_pid: int) -> None:
+    """Have the kernel kill this process when its parent ends; leave at once if that has happened already."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent_pid:
+        os._exit(1)
+
+
+def run_child(channel_fd: int, parent_pid: int) -> None:
+    """Take the first message, run the role it names, and leave the process; never returns.
+
+    Exit code: 0 after the role's `main` returned, else the error's own (1 for an unexpected exception). The error is
+    sent to the supervisor with its traceback before.
+    """
+    die_with(parent_pid)
+    for number in (signal.SIGINT, signal.SIGTERM):  # meant for the supervisor, which ends its children itself
+        signal.signal(number, signal.SIG_IGN)
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1, all_threads=True)  # the supervisor asks a silent child where it hangs
+    channel = Channel(socket.socket(fileno=channel_fd))
+    code = 1
+    try:
+        channel.send({"pid": os.getpid()})
+        first, fds = channel.recv(None)
+        _configure(first["name"])
+        module = importlib.import_module(f"rltrain.workers.{first['role']}")
+        gc.freeze()
+        module.main(channel, first["settings"], fds)
+        code = 0
+    except ChannelClosed:
+        pass
+    except BaseException as error:
+        code = _report(channel, error)
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        # Without the interpreter's teardown, which takes torch 0.8 s; everything worth keeping is written by now.
+        os._exit(code)
+
+
+def _configure(name: str) -> None:
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.INFO, format=f"%(asctime)s {name} %(levelname)s %(message)s", force=True
+    )
+    ctypes.CDLL(None).prctl(_PR_SET_NAME, f"rl:{name}"[:15].encode())
+
+
+def _report(channel: Channel, error: BaseException) -> int:
+    text = "".join(traceback.format_exception(error))
+    sys.stderr.write(text)
+    code = error.exit_code if isinstance(error, RltrainError) else 1
+    report = {"kind": type(error).__name__, "message": str(error), "traceback": text[-20_000:], "exit_code": code}
+    try:
+        channel.send({"error": report})
+    except ChannelClosed:
+        pass
+    return code
+
+
+if __name__ == "__main__":
+    run_child(int(sys.argv[1]), int(sys.argv[2]))

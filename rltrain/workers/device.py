@@ -1,0 +1,25 @@
+"""Which torch device `learner.device` means."""
+
+from __future__ import annotations
+
+import torch
+
+from rltrain.errors import ConfigError
+
+
+def resolve_device(name: str) -> torch.device:
+    """Return the device behind `auto`, `cpu`, `cuda` or `cuda:N`.
+
+    Raises:
+        ConfigError: there is no such device here.
+    """
+    if name == "auto":
+        return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
+    kind, _, number = name.partition(":")
+    if kind == "cpu" and not number:
+        return torch.device("cpu")
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if kind == "cuda" and (not number or number.isdigit()) and int(number or 0) < count:
+        return torch.device(f"cuda:{int(number or 0)}")
+    there = f"cpu, {', '.join(f'cuda:{i}' for i in range(count))}" if count else "cpu (no CUDA device is visible)"
+    raise ConfigError(f"learner.device = {name!r} is not on this machine. Accepted here: auto, {there}.")

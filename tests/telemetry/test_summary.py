@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rltrain.telemetry.summary import closing_summary
+from rltrain.telemetry.verdict import judge
+from tests.telemetry.samples import HEADER, sample
+
+TOTAL = sample({
+    "actor": {"boot": 0.1, "env_step": 0.6, "wait_action": 0.299, "write": 0.001},
+    "learner": {"update": 0.93, "wait_data": 0.05, "publish": 0.02},
+})
+SUMMARY = {
+    "reason": "target", "env_steps": 654_321, "updates": 4_000, "policy_version": 1_000, "episodes": 77,
+    "return_mean": 476.5, "episode_length_mean_steps": 476.5, "checkpoint": "runs/cartpole-1/checkpoints/000654321",
+    "weights_sha256": "ab", "state": "finished", "duration_s": 65.0, "run_folder": "runs/cartpole-1", "restarts": 0,
+    "exit_code": 0,
+}
+
+
+def summary(header=HEADER, total=TOTAL, **changes) -> str:
+    return closing_summary(SUMMARY | changes, total, judge(TOTAL, "overlap"), header)
+
+
+def test_closing_summary_says_result_speed_time_by_state_verdict_and_next_command():
+    text = summary()
+    for words in (
+        "target return is reached", "476.5 mean", "target 475", "654,321, 201,234 per second in 1:05 min",
+        "env_step 60 %, wait_action 30 %, boot 10 %", "update 93 %, wait_data 5 %", "learner-bound: the learner",
+        "runs/cartpole-1/checkpoints/000654321", "rltrain eval runs/cartpole-1",
+    ):
+        assert words in " ".join(text.split())
+    assert "write" not in text
+    assert "--resume" not in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_closing_summary_stopped_run_shows_how_to_resume():
+    text = summary(reason="stopped", state="stopped", exit_code=130)
+    assert "stopped before its end (exit code 130)" in text
+    assert "rltrain run --resume runs/cartpole-1" in text
+
+
+def test_closing_summary_run_that_failed_early_has_what_is_known():
+    text = closing_summary(
+        {"state": "failed", "duration_s": 1.0, "run_folder": "runs/my run", "restarts": 3, "exit_code": 4}, None, None,
+        replace(HEADER, target_return=None),
+    )
+    assert "failed (exit code 4)" in text
+    assert "no episode has ended" in text
+    assert "none was written; logs are in 'runs/my run'" in text
+    assert "rltrain eval" not in text
+
+
+def test_closing_summary_return_that_is_nan_is_no_figure():
+    assert "no episode has ended" in summary(return_mean=float("nan"))
