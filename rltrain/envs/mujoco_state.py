@@ -71,7 +71,6 @@ def restore(model: Any, data: Any, saved: dict[str, np.ndarray]) -> None:
     if saved["state"].shape != (mujoco.mj_stateSize(model, kind),):
         raise ValueError("the MuJoCo state is of another model")
     mujoco.mj_setState(model, data, saved["state"], kind)
-    mujoco.mj_forward(model, data)  # contacts, which are not saved; it also moves the solver's warm start
-    mujoco.mj_setState(model, data, saved["state"], kind)
+    mujoco.mj_forward(model, data)  # contacts, which are not saved
     for name in DERIVED:
         getattr(data, name)[...] = saved[name]

@@ -41,7 +41,7 @@ class Fleet:
         self.plans = {plan.name: plan for plan in plans}
         self.launcher = launcher
         self.children: dict[str, Child] = {}
-        self.logs = {name: BoundedLog(None, max_log_mib * _BYTES_PER_MIB) for name in self.plans}
+        self.logs = {name: BoundedLog(max_log_mib * _BYTES_PER_MIB) for name in self.plans}
         self.selector = selectors.DefaultSelector()
         self.wakeup_read, self.wakeup_write = os.pipe()
         os.set_blocking(self.wakeup_read, False)

@@ -67,7 +67,7 @@ class Launcher:
     pump: OutputPump
     zygote: subprocess.Popen | None = None
     zygote_channel: Channel | None = None
-    zygote_log: BoundedLog = field(default_factory=lambda: BoundedLog(None, 1 << 20))
+    zygote_log: BoundedLog = field(default_factory=lambda: BoundedLog(1 << 20))
     statuses: dict[int, int] = field(default_factory=dict)
     """Exit codes by pid, of children that were reaped before their first message told whose pid it is."""
 

@@ -17,6 +17,7 @@ from pathlib import Path
 TAIL_LINES = 40
 LONGEST_TAIL_LINE_BYTES = 4096
 READ_BYTES = 65536
+EARLY_BYTES = 1 << 17
 BYTES_PER_POLL = 1 << 20
 """Most that one poll reads from one pipe: a child that prints without end cannot hold up the supervisor's loop."""
 
@@ -28,23 +29,40 @@ class BoundedLog:
     trying. The last lines stay in memory, whatever happens to the file.
 
     Args:
-        path: appended to when it exists, as at a resumed run.
         max_bytes: largest size of the file.
+
+    What is written before `open` is kept, its newest 128 KiB, and goes into the file then.
 
     Concurrency: for one thread.
     """
 
-    def __init__(self, path: Path, max_bytes: int):
-        self.path, self.max_bytes = Path(path), max_bytes
+    def __init__(self, max_bytes: int):
+        self.path: Path | None = None
+        self.max_bytes = max_bytes
         self.lost_bytes = 0
         self._lines: deque[bytes] = deque(maxlen=TAIL_LINES)
         self._unfinished = b""
+        self._early = b""
+        self._fd: int | None = None
+        self._size = 0
+
+    def open(self, path: Path) -> None:
+        """Write to this file from now on; it is appended to when it exists, as at a resumed run."""
+        self.path = Path(path)
         self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         self._size = os.fstat(self._fd).st_size
+        early, self._early = self._early, b""
+        self._append(early)
 
     def write(self, content: bytes) -> None:
         """Append bytes as they came from a pipe; they need not end at a line's end."""
         self._remember(content)
+        if self._fd is None:
+            self._early = (self._early + content)[-EARLY_BYTES:]
+        else:
+            self._append(content)
+
+    def _append(self, content: bytes) -> None:
         content = content[-(self.max_bytes // 2) :]
         written = 0
         try:
@@ -64,7 +82,9 @@ class BoundedLog:
 
     def close(self) -> None:
         """Close the file; the tail stays readable."""
-        os.close(self._fd)
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
 
     def _remember(self, content: bytes) -> None:
         *lines, self._unfinished = (self._unfinished + content).split(b"\n")
@@ -96,6 +116,10 @@ class OutputPump:
         """Take over the reading end of a pipe; it is closed at its end of file, or by `close`."""
         os.set_blocking(fd, False)
         self._selector.register(fd, selectors.EVENT_READ, log)
+
+    def fileno(self) -> int:
+        """Return a descriptor that is readable when there is output, for another selector."""
+        return self._selector.fileno()
 
     def poll(self) -> int:
         """Copy what is there, at most 1 MiB per pipe.

@@ -98,6 +98,8 @@ class Supervisor:
         self.spec: EnvSpec | None = None
         self.arena: Arena | None = None
         self.start_version = 0
+        self.resumed: tuple[int, int] | None = None
+        """Env steps and updates of a resumed run's checkpoint."""
         self.done: dict | None = None
         self.failure: RltrainError | None = None
         self.signals: list[int] = []
@@ -105,6 +107,8 @@ class Supervisor:
         self.first_update_s: float | None = None
         self.num_restarts = 0
         self.next_eval = self.config.eval.every_env_steps
+        self.evaluation: dict | None = None
+        """The latest evaluation."""
 
     # -- the run ----------------------------------------------------------------------------------------------
 
@@ -148,7 +152,7 @@ class Supervisor:
                 raise Interrupted("Stopped while starting; nothing was trained.", self.signals[0])
             if time.monotonic() > deadline:
                 raise self._boot_timeout()
-        self.monitor.start(self.folder.path, self.spec, self._counter_rows(), self.ring, self.config)
+        self.monitor.start(self.folder.path, self.spec, self._counter_rows(), self.ring.states, self.resumed)
 
     def _on_boot_message(self, child: Child, message: dict, replies: dict[str, dict]) -> None:
         if "ready" in message:
@@ -195,6 +199,8 @@ class Supervisor:
             Control(self.arena), TrajectoryRing(self.arena), Mailboxes(self.arena)
         )
         self.start_version = replies["learner"]["version"]
+        if self.resume:
+            self.resumed = replies["learner"]["env_steps"], replies["learner"]["updates"]
         for lane in range(num_lanes(self.config)):
             self.mailboxes.set_progress(lane, self.start_version)
         if self.folder is None:
@@ -270,7 +276,7 @@ class Supervisor:
             self.monitor.write_metrics(message["metrics"], message["env_steps"])
         elif "evaluation" in message:
             self.monitor.write_metrics(message["evaluation"], message["env_steps"])
-            self.monitor.note_evaluation(message["evaluation"], message["env_steps"])
+            self.evaluation = {"env_steps": message["env_steps"], **message["evaluation"]}
         elif "checkpoint" in message:
             log.info("checkpoint written: env_steps=%d path=%s", message["env_steps"], message["checkpoint"])
         elif "warning" in message:
@@ -365,7 +371,7 @@ class Supervisor:
         self._reclaim()
         self._check_heartbeats()
         self._ask_for_evaluation()
-        self.monitor.tick(self.now_s)
+        self.monitor.tick("stopping" if self.signals else "training")
 
     def _check_heartbeats(self) -> None:
         limit = self.config.supervision
@@ -422,6 +428,7 @@ class Supervisor:
             "restarts": self.num_restarts,
             "seed": self.config.run.seed,
             "env_id": self.spec.env_id,
+            "evaluation": self.evaluation,
             "error": str(self.failure) if self.failure else None,
         }
         self.monitor.finish(summary, total)

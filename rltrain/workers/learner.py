@@ -349,7 +349,12 @@ def main(channel, settings: dict, fds: list[int]) -> None:
         for warning in warnings:
             channel.send({"warning": warning})
         learner.restore(checkpoint)
-    channel.send({"weight_bytes": learner.state.flat.weight_bytes, "version": learner.version})
+    channel.send({
+        "weight_bytes": learner.state.flat.weight_bytes,
+        "version": learner.version,
+        "env_steps": learner.env_steps,
+        "updates": learner.state.updates,
+    })
     message, arena_fds = channel.recv(None)
     learner.attach(Arena.attach(arena_fds[0], ArenaLayout.from_dict(message["layout"])), Path(message["run_folder"]))
     channel.send({"ready": True})

@@ -7,6 +7,7 @@ import sys
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from rltrain.envs.make import make_group, make_single, record_episodes
@@ -154,6 +155,16 @@ def test_group_preprocesses_grayscale_resize_and_stack():
     assert frames[7] == [red] * 3
 
 
+def test_group_resize_keeps_what_is_above_above():
+    pytest.importorskip("cv2")
+    image = np.zeros((8, 12), np.uint8)
+    image[:4] = 200
+    env = section(f"{TOYS}:Given", kwargs={"space": spaces.Box(0, 255, (8, 12), np.uint8), "obs": image}, resize=(4, 6))
+    obs = Rollout(env).start().carry["obs"][0]
+    assert obs[:2].tolist() == [[200] * 6] * 2
+    assert obs[2:].tolist() == [[0] * 6] * 2
+
+
 def test_make_single_applies_preprocessing_limit_and_render_mode():
     env = section("tests.toy_envs:Spy", frame_stack=2, max_episode_steps=3)
     single = make_single(env, render_mode="rgb_array")
@@ -169,10 +180,10 @@ def test_record_episodes_writes_one_file_for_each_episode(tmp_path):
     env = section(f"{TOYS}:Colours", frame_stack=2)
     single = record_episodes(make_single(env, render_mode="rgb_array"), tmp_path)
     made = Rollout.of(make_group(env, 1, 0, 0, [single]), env).start()
-    rows = made.run(13)
+    rows = made.run(20)
     made.group.close()
-    assert rows["terminated"].sum() == 2
-    assert sorted(p.name for p in tmp_path.glob("*.mp4"))[:2] == ["policy-episode-0.mp4", "policy-episode-1.mp4"]
+    assert rows["terminated"].sum() == 3
+    assert sorted(p.name for p in tmp_path.glob("*.mp4")) == [f"policy-episode-{k}.mp4" for k in range(3)]
 
 
 def test_record_episodes_of_an_env_that_does_not_render_is_refused(tmp_path):

@@ -10,6 +10,7 @@ import pytest
 from gymnasium import spaces
 
 from rltrain.envs.snapshots import decode, encode
+from rltrain.envs.state_tree import UncapturableError
 from rltrain.errors import CheckpointError
 from tests.envs.rollout import Rollout, random_actions, section, toy
 
@@ -112,6 +113,18 @@ def test_restored_mujoco_group_continues_with_identical_rows(env_id):
     test_restored_group_continues_with_identical_rows(env_id)
 
 
+def test_restored_mujoco_env_has_its_contacts():
+    mujoco = pytest.importorskip("mujoco")
+    env = section("HalfCheetah-v5")
+    first = Rollout(env).start()
+    first.run(40)
+    second = Rollout(env)
+    second.group.restore(first.group.snapshot())
+    model, data = first.group._envs[0].unwrapped.model, first.group._envs[0].unwrapped.data
+    mujoco.mj_forward(model, data)
+    assert second.group._envs[0].unwrapped.data.ncon == data.ncon > 0
+
+
 def test_restored_group_keeps_aliases_of_generators_and_arrays():
     first = Rollout(ENVS["helper-object"]).start()
     first.run(5)
@@ -142,8 +155,26 @@ def test_group_snapshot_that_outgrew_its_bound_is_left_out(caplog):
 
 
 def test_encode_arrays_that_share_memory_are_refused():
-    with pytest.raises(Exception, match="share memory"):
+    with pytest.raises(UncapturableError, match="share memory"):
         encode([Views()])
+
+
+class Tally(list):
+    """State outside the `__dict__`: the items of a subclass of a built-in type."""
+
+
+class Slotted:
+    """State outside the `__dict__`: slots."""
+
+    __slots__ = ("__dict__", "value")
+
+
+@pytest.mark.parametrize("kind", [Tally, Slotted, object])
+def test_encode_objects_with_hidden_state_are_refused(kind):
+    holder = Views()
+    holder.part = kind()
+    with pytest.raises(UncapturableError, match=f"Views.*part is a .*{kind.__name__}"):
+        encode([holder])
 
 
 def test_restore_of_another_env_is_an_error():
