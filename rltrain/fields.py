@@ -105,6 +105,10 @@ class EnvSpec:
     max_episode_steps: int | None = None
     snapshot_bytes: int = 0
 
+    def has_same_spaces(self, other: EnvSpec) -> bool:
+        """Return whether a policy for one fits the other."""
+        return (self.obs, self.action) == (other.obs, other.action)
+
     def to_dict(self) -> dict:
         """Return a JSON-able copy."""
         return asdict(self)

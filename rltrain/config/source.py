@@ -177,9 +177,10 @@ def _plain(key: str) -> str:
 
 
 def _line_of(option: str, lines: dict[str, int]) -> int | None:
-    """The line of an option, of the table it is written in when that is inline, or of a key below it."""
+    """The line of an option, else of a key below it, else of the inline table it is written in."""
     parts = option.split(".")
-    for end in range(len(parts), 0, -1):
-        if (head := ".".join(parts[:end])) in lines:
-            return lines[head]
-    return next((number for path, number in lines.items() if path.startswith(option + ".")), None)
+    if option in lines:
+        return lines[option]
+    below = [number for path, number in lines.items() if path.startswith(option + ".")]
+    above = (lines.get(".".join(parts[:end])) for end in range(len(parts) - 1, 0, -1))
+    return min(below) if below else next((number for number in above if number), None)

@@ -15,9 +15,9 @@ from rltrain.models import build_model
 from rltrain.shm.weights import WeightBoard
 
 ROW_MULTIPLE = 8
-"""Batches are padded to a multiple of this many rows. Matrix products of fewer than 4 rows take another path in
-the BLAS and differ in the last bit; with padding a row's result does not depend on the batch it was in
-(checked in tests; MKL, x86-64). On CUDA whole buckets are padded instead."""
+"""Batches are padded to a multiple of this many rows."""
+
+SMALLEST_CALIBRATED_ROWS = 32
 
 
 class TorchBackend:
@@ -46,7 +46,7 @@ class TorchBackend:
         self.flats = [FlatParameters(m) for m in self.models]
         self.loaded: list[int | None] = [None, None]
         self.autocast = precision == "bfloat16"
-        rows = -(-max_rows // ROW_MULTIPLE) * ROW_MULTIPLE
+        rows = max(SMALLEST_CALIBRATED_ROWS, -(-max_rows // ROW_MULTIPLE) * ROW_MULTIPLE)
         pinned = self.device.type == "cuda"
         self.staged = {
             leaf.name: torch.zeros((rows, *leaf.shape), dtype=_torch_dtype(leaf.dtype), pin_memory=pinned)
@@ -57,6 +57,41 @@ class TorchBackend:
         components = self.models[0].noise_components
         self.noise = torch.zeros((rows, components), pin_memory=pinned)
         self.noise_rows = self.noise.numpy()
+        self.min_rows = self._calibrate()
+        """Batches are padded to at least this many rows."""
+
+    def _calibrate(self) -> int:
+        """Find the smallest batch from which on a row's result does not depend on the batch it is in.
+
+        Matrix products of few rows take other paths in the BLAS and differ in the last bit, from how many rows on
+        depends on the machine and the layer. So it is tried: a row must come out the same in every smaller batch
+        as in the largest one. Where nothing smaller does, every batch is padded to the largest size.
+
+        Returns:
+            Rows.
+        """
+        most = len(self.noise_rows)
+        generator = np.random.default_rng(0)
+        for parameter in self.models[0].parameters():  # fresh heads are near zero and would hide the difference
+            values = generator.normal(size=parameter.shape) / max(1, parameter[0].numel()) ** 0.5
+            parameter.data.copy_(torch.from_numpy(values))
+        for rows in self.obs_rows.values():
+            rows[...] = generator.integers(0, 2, rows.shape) if rows.dtype.kind != "f" else generator.normal(size=rows.shape)
+        self.noise_rows[...] = generator.random(self.noise_rows.shape)
+        staged = {name: tensor.clone() for name, tensor in self.staged.items()}
+        noise = self.noise.clone()
+        _, reference = self._forward(self.models[0], staged, noise)
+        sizes = sorted({min(most, size) for size in (8, 16, 24, 32, 48, 64, 128, 256, 512, 1024, most)})
+        smallest = most
+        for size in reversed(sizes):
+            for first in {*range(0, min(most - size, 16 * size), size), most - size}:
+                part = slice(first, first + size)
+                rows = {name: tensor[part].clone() for name, tensor in staged.items()}
+                _, logp = self._forward(self.models[0], rows, noise[part].clone())
+                if not torch.equal(logp, reference[part]):
+                    return smallest
+            smallest = size
+        return smallest
 
     def load(self, version: int | None) -> int | None:
         """Make a version ready; None asks for the newest.
@@ -78,7 +113,6 @@ class TorchBackend:
         self.loaded[wanted % 2] = got
         return got
 
-    @torch.inference_mode()
     def infer(self, version: int, num_rows: int, env_indices: np.ndarray, env_steps: np.ndarray):
         """Choose actions for the staged rows.
 
@@ -92,14 +126,18 @@ class TorchBackend:
             (stored actions [num_rows, ...], behaviour log-probabilities float32 [num_rows]) as numpy arrays.
         """
         native.uniform(self.seed, env_indices, env_steps, self.noise_rows.shape[1], self.noise_rows[:num_rows])
-        padded = -(-num_rows // ROW_MULTIPLE) * ROW_MULTIPLE
-        obs = {name: tensor[:padded].to(self.device, non_blocking=True) for name, tensor in self.staged.items()}
-        noise = self.noise[:padded].to(self.device, non_blocking=True)
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):
-            distribution = self.models[version % 2].policy(obs)
-        action = distribution.sample(noise)
-        logp = distribution.log_prob(action)
+        padded = max(self.min_rows, -(-num_rows // ROW_MULTIPLE) * ROW_MULTIPLE)
+        obs = {name: tensor[:padded] for name, tensor in self.staged.items()}
+        action, logp = self._forward(self.models[version % 2], obs, self.noise[:padded])
         return action[:num_rows].cpu().numpy(), logp[:num_rows].cpu().numpy()
+
+    @torch.inference_mode()
+    def _forward(self, model, obs: dict[str, torch.Tensor], noise: torch.Tensor):
+        obs = {name: tensor.to(self.device, non_blocking=True) for name, tensor in obs.items()}
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):
+            distribution = model.policy(obs)
+        action = distribution.sample(noise.to(self.device, non_blocking=True))
+        return action, distribution.log_prob(action)
 
 
 def _torch_dtype(name: str) -> torch.dtype:

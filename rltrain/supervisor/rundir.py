@@ -104,9 +104,11 @@ class RunFolder:
         _write_atomically(self.path / CONFIG, text)
 
     def write_state(self, state: dict[str, Any]) -> None:
-        """Write what is known at the start (`pid`, `started` in seconds since 1970, `env_id`); a summary of an
-        earlier part of a resumed run is removed, as it no longer holds."""
-        _write_atomically(self.path / STATE, _to_json(state))
+        """Write what is known at the start; `pid` and `started` (seconds since 1970) are added.
+
+        A summary of an earlier part of a resumed run is removed, as it no longer holds.
+        """
+        _write_atomically(self.path / STATE, _to_json({"pid": os.getpid(), "started": time.time(), **state}))
         (self.path / SUMMARY).unlink(missing_ok=True)
 
     def write_summary(self, summary: dict[str, Any]) -> None:

@@ -175,12 +175,14 @@ class Supervisor:
 
     def _lay_out(self, replies: dict[str, dict]) -> None:
         """Create the arena and the run folder, now that all sizes are known."""
-        for name, reply in replies.items():
-            if "spec" in reply and EnvSpec.from_dict(reply["spec"]) != self.spec:
+        specs = {name: EnvSpec.from_dict(reply["spec"]) for name, reply in replies.items() if "spec" in reply}
+        for name, spec in specs.items():
+            if not spec.has_same_spaces(self.spec):
                 raise BootError(
-                    f"{name} has an environment with other spaces than actor-0. All environments of a run must have "
-                    f"the same.\nactor-0: {self.spec}\n{name}: {EnvSpec.from_dict(reply['spec'])}"
+                    f"{name} has an environment with other spaces than the rest. All environments of a run must have "
+                    f"the same.\nthe rest: {self.spec}\n{name}: {spec}"
                 )
+        snapshot_bytes = max(spec.snapshot_bytes for spec in specs.values())
         schema = FragmentSchema.for_env(
             self.spec, self.config.pipeline.fragment_length, self.config.actors.envs_per_group
         )
@@ -191,7 +193,7 @@ class Supervisor:
             num_actors=self.config.actors.num_actors,
             groups_per_actor=self.config.actors.groups_per_actor,
             weight_bytes=replies["learner"]["weight_bytes"],
-            snapshot_bytes=self.spec.snapshot_bytes + obs_row if self.spec.snapshot_bytes else 0,
+            snapshot_bytes=snapshot_bytes + obs_row if snapshot_bytes else 0,
             roles=tuple(plan.role for plan in self.fleet.plans.values()),
         )
         self.arena = Arena.create(layout)

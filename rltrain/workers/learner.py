@@ -91,8 +91,8 @@ class Learner:
         Raises:
             CheckpointError: it belongs to another env or another model.
         """
-        if checkpoint["spec"] != json.dumps(self.spec.to_dict()):
-            saved = EnvSpec.from_dict(json.loads(checkpoint["spec"]))
+        saved = EnvSpec.from_dict(json.loads(checkpoint["spec"]))
+        if not saved.has_same_spaces(self.spec):
             raise CheckpointError(
                 f"the checkpoint was made with env {saved.env_id} ({saved.action.kind} actions, "
                 f"{len(saved.obs)} observation fields), but env.id = {self.spec.env_id!r} has other spaces. "

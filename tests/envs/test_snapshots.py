@@ -79,6 +79,15 @@ class WithHandle(gymnasium.Env):
         return np.zeros(1, np.float32), 0.0, False, False, {}
 
 
+class Grows(WithHelper):
+    """Makes another helper with each step."""
+
+    def step(self, action):
+        """Make one."""
+        self.more = [*getattr(self, "more", []), Dice(self.np_random)]
+        return super().step(action)
+
+
 class Views:
     """Two arrays over one memory."""
 
@@ -115,9 +124,9 @@ def test_restored_mujoco_group_continues_with_identical_rows(env_id):
 
 def test_restored_mujoco_env_has_its_contacts():
     mujoco = pytest.importorskip("mujoco")
-    env = section("HalfCheetah-v5")
+    env = section("Hopper-v5")
     first = Rollout(env).start()
-    first.run(40)
+    first.run(25)  # it stands on the ground
     second = Rollout(env)
     second.group.restore(first.group.snapshot())
     model, data = first.group._envs[0].unwrapped.model, first.group._envs[0].unwrapped.data
@@ -152,6 +161,14 @@ def test_group_snapshot_that_outgrew_its_bound_is_left_out(caplog):
     made.run(1000)
     assert made.group.snapshot() is None
     assert "beyond the" in caplog.text
+
+
+def test_group_that_makes_objects_after_its_reset_has_no_snapshot(caplog):
+    made = Rollout(section("tests.envs.test_snapshots:Grows")).start()
+    assert made.group.snapshot() is not None
+    made.run(1)
+    assert made.group.snapshot() is None
+    assert "was made or dropped" in caplog.text
 
 
 def test_encode_arrays_that_share_memory_are_refused():

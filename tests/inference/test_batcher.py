@@ -177,6 +177,17 @@ def test_adaptive_delay_estimates_the_line_and_the_return_time():
     assert loop.adaptive.return_us == pytest.approx(150, rel=0.4)
 
 
+def test_adaptive_delay_measures_returns_only_while_the_server_waits():
+    settings = BatcherSettings(10_000, (), 3000, adaptive=True)
+    adaptive = AdaptiveDelay(settings)
+    assert decide([8], 0, 1, 4, settings, adaptive) == Wait(3000)
+    assert decide([8, 8], 50, 2, 4, settings, adaptive) == Wait(2950)
+    assert adaptive.return_us == 150  # three were away for 50 us, one came
+    assert decide([8, 8], 3000, 2, 4, settings, adaptive) == Fire(2, "delay")
+    decide([8, 8, 8], 60, 3, 4, settings, adaptive)
+    assert adaptive.return_us == 150
+
+
 @pytest.mark.parametrize("max_queue_delay_us", [0, 25])
 def test_adaptive_delay_stays_below_the_configured_delay(max_queue_delay_us):
     load = next(iter(LOADS.values()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -98,15 +99,15 @@ def test_read_while_another_process_publishes_is_never_torn():
     writer = start_child("tests.shm.weights_child", shared)
     try:
         assert board.wait_version(0, 30) >= 0
-        versions = []
-        while len(versions) < 3000:
+        versions, deadline = set(), time.monotonic() + 30
+        while len(versions) < 50:
+            assert time.monotonic() < deadline, f"only versions {versions} were read"
             newest = board.latest_version
             for wanted in (None, newest, newest - 1):
                 found = board.read(wanted, out)
                 if found is not None:
                     assert (out == found % 251).all(), f"version {found} is torn"
-                    versions.append(found)
-        assert len(set(versions)) > 20
+                    versions.add(found)
     finally:
         control.stop = True
         writer.communicate(timeout=10)

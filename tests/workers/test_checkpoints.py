@@ -70,6 +70,8 @@ def test_store_resumed_from_an_older_checkpoint_counts_the_later_save_as_newest(
         store.save(state(env_steps), env_steps, None)
     assert names(tmp_path) == [name(150), name(200)]
     assert CheckpointStore.load(tmp_path)[0]["version"] == 150
+    store.save(state(160), 160, None)
+    assert names(tmp_path) == [name(150), name(160)]
 
 
 def test_store_saved_twice_at_one_step_holds_the_second(tmp_path):

@@ -1,0 +1,88 @@
+"""`rltrain run`: train, or resume training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from rltrain.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rltrain.config.load import LoadedConfig
+
+
+@click.command("run")
+@click.argument("config", required=False, type=click.Path(path_type=Path))
+@click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE",
+              help="Set one option over the file's value; may be given several times.")
+@click.option("--name", help="Name of the run: run.name.")
+@click.option("--seed", type=int, help="Seed of everything: run.seed.")
+@click.option("--resume", metavar="RUN", help="Continue a run: its folder, its name, or `latest`. CONFIG is then "
+              "the one in its folder unless given.")
+@click.option("--no-dashboard", is_flag=True, help="Print plain lines instead of the live dashboard.")
+def command(
+    config: Path | None, overrides: tuple[str, ...], name: str | None, seed: int | None, resume: str | None,
+    no_dashboard: bool,
+) -> int:
+    """Train as CONFIG says, a TOML file. Everything is written into a new folder under runs/.
+
+    \b
+    Example:
+      rltrain run configs/cartpole.toml
+      rltrain run configs/cartpole.toml --set algo.ppo.learning_rate=1e-3 --seed 1
+      rltrain run --resume latest --set run.total_env_steps=2_000_000
+
+    Exit code: 0 finished, 2 configuration, 3 a process did not start, 4 a process died too often,
+    5 training diverged or data was invalid, 130 or 143 stopped by Ctrl-C or SIGTERM with a checkpoint.
+    """
+    if config is None and resume is None:
+        raise click.UsageError("CONFIG is missing. Name a TOML file such as configs/cartpole.toml, or --resume RUN.")
+    from rltrain.supervisor.launcher import Launcher
+    from rltrain.supervisor.logs import OutputPump
+
+    launcher = Launcher(OutputPump())
+    launcher.start_zygote()  # torch takes seconds to import: it does so while the configuration is read
+    try:
+        loaded, folder = _load(config, list(overrides), name, seed, resume)
+        for note in loaded.adjustments:
+            click.echo(f"note: {note}", err=True)
+        from rltrain.supervisor.supervisor import run
+
+        return run(loaded, folder, not no_dashboard, launcher)
+    finally:
+        launcher.close()
+
+
+def _load(
+    config: Path | None, overrides: list[str], name: str | None, seed: int | None, resume: str | None
+) -> tuple[LoadedConfig, Path | None]:
+    """Read the configuration, and say what differs from the resumed run's."""
+    from rltrain.config.load import load
+
+    if resume is None:
+        return load(config, overrides, name, seed), None
+    from rltrain.supervisor.rundir import find_run
+
+    runs_dir = Path("runs") if config is None else Path(load(config, overrides, name, seed).config.run.dir)
+    folder = find_run(resume, runs_dir)
+    saved = folder / "config.toml"
+    if not saved.is_file():
+        raise ConfigError(f"{folder} has no config.toml: the run ended before it began. Start it anew.")
+    loaded = load(config or saved, overrides, name, seed)
+    for line in _changes(load(saved), loaded):
+        click.echo(f"changed: {line}", err=True)
+    return loaded, folder
+
+
+def _changes(before: LoadedConfig, after: LoadedConfig) -> list[str]:
+    from rltrain.config.load import describe_options
+
+    old = {option.path: option.value for option in describe_options(before)}
+    new = {option.path: option.value for option in describe_options(after)}
+    return [
+        f"{path}: {old.get(path, '-')} -> {new.get(path, '-')}"
+        for path in [*new, *(p for p in old if p not in new)]
+        if old.get(path) != new.get(path)
+    ]

@@ -1,0 +1,51 @@
+"""`rltrain runs`: the table of runs."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import click
+
+
+@click.command("runs")
+@click.argument("folder", metavar="[DIR]", required=False, default="runs", type=click.Path(path_type=Path))
+def command(folder: Path) -> int:
+    """List the runs of a folder (runs/ by default), newest first: state, env steps, return, duration, start.
+
+    States: running, finished, target (the return asked for was reached), stopped, failed, killed.
+
+    \b
+    Example:
+      rltrain runs
+    """
+    from rltrain.errors import ConfigError
+    from rltrain.supervisor.rundir import list_runs
+
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"{str(folder)!r} is a file. Accepted: the folder of the runs (run.dir).")
+    runs = list_runs(folder)
+    if not runs:
+        click.echo(f"No runs in {folder}. Start one with `rltrain run configs/cartpole.toml`.")
+        return 0
+    rows = [("run", "state", "env steps", "return", "duration", "started")]
+    for run in runs:
+        rows.append((
+            run.name,
+            run.state,
+            "-" if run.env_steps is None else f"{run.env_steps:,}",
+            "-" if run.return_mean is None else f"{run.return_mean:.1f}",
+            "-" if run.duration_s is None else _duration(run.duration_s),
+            time.strftime("%Y-%m-%d %H:%M", time.localtime(run.started)),
+        ))
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    for row in rows:
+        cells = [f"{cell:{side}{width}}" for cell, side, width in zip(row, "<<>>><", widths, strict=True)]
+        click.echo("  ".join(cells).rstrip())
+    return 0
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,0 +1,36 @@
+"""Cores that may be used: quotas of cgroup v1 and v2, of the process's own group and those above it."""
+
+from __future__ import annotations
+
+import pytest
+
+from rltrain.config import machine
+
+
+def test_cgroup_cores_v2_takes_smallest_quota_up_to_the_root(tmp_path):
+    (tmp_path / "a/b").mkdir(parents=True)
+    (tmp_path / "a/b/cpu.max").write_text("max 100000\n")
+    (tmp_path / "a/cpu.max").write_text("150000 100000\n")
+    (tmp_path / "cpu.max").write_text("400000 100000\n")
+    (tmp_path / "member").write_text("0::/a/b\n")
+    assert machine.cgroup_cores(tmp_path / "member", tmp_path) == 1.5
+
+
+def test_cgroup_cores_v1_reads_quota_and_period(tmp_path):
+    folder = tmp_path / "cpu,cpuacct"
+    folder.mkdir()
+    (folder / "cpu.cfs_quota_us").write_text("300000\n")
+    (folder / "cpu.cfs_period_us").write_text("100000\n")
+    (tmp_path / "member").write_text("5:memory:/x\n4:cpu,cpuacct:/docker/x\n")
+    assert machine.cgroup_cores(tmp_path / "member", tmp_path) == 3.0
+
+
+def test_cgroup_cores_without_quota_is_none(tmp_path):
+    assert machine.cgroup_cores(tmp_path / "nothing", tmp_path) is None
+
+
+@pytest.mark.parametrize(("quota", "cores"), [(None, 4), (2.5, 2), (0.5, 1), (9.0, 4)])
+def test_usable_cores_is_affinity_cut_to_whole_cores_of_quota(monkeypatch, quota, cores):
+    monkeypatch.setattr(machine, "cgroup_cores", lambda: quota)
+    monkeypatch.setattr(machine, "affinity_cores", lambda: 4)
+    assert machine.usable_cores() == cores
