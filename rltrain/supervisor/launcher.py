@@ -13,7 +13,9 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 
+import rltrain
 from rltrain.errors import BootError
 from rltrain.supervisor.logs import BoundedLog, OutputPump
 from rltrain.workers.channel import Channel, ChannelClosed
@@ -77,7 +79,7 @@ class Launcher:
         self.zygote_channel, theirs = Channel.pair()
         out_read, out_write = os.pipe()
         self.zygote = subprocess.Popen(
-            [sys.executable, "-m", "rltrain.workers.zygote", str(theirs.fileno()), str(os.getpid())],
+            _command("zygote", theirs.fileno()),
             stdin=subprocess.DEVNULL, stdout=out_write, stderr=out_write, pass_fds=[theirs.fileno()],
         )
         os.close(out_write)
@@ -107,7 +109,7 @@ class Launcher:
             self._fork_from_zygote(theirs.fileno(), out_write)
         else:
             subprocess.Popen(
-                [sys.executable, "-m", "rltrain.workers.child", str(theirs.fileno()), str(os.getpid())],
+                _command("child", theirs.fileno()),
                 stdin=subprocess.DEVNULL, stdout=out_write, stderr=out_write, pass_fds=[theirs.fileno()],
                 env=_one_thread_environment(),
             ).returncode = 0  # reaped by `reap`, not by Popen
@@ -151,6 +153,19 @@ class Launcher:
             except ChildProcessError:
                 pass
             self.zygote = None
+
+
+def _command(module: str, channel_fd: int) -> list[str]:
+    """The command line of `rltrain.workers.<module>`, of this very package wherever it was imported from.
+
+    `-P`: the working directory must not come first, where a folder named like one of our modules may lie.
+    """
+    code = (
+        f"import sys; sys.argv[1] in sys.path or sys.path.insert(0, sys.argv[1]); "
+        f"from rltrain.workers.{module} import main; main()"
+    )
+    package_root = str(Path(rltrain.__file__).parent.parent)
+    return [sys.executable, "-P", "-c", code, package_root, str(channel_fd), str(os.getpid())]
 
 
 def _one_thread_environment() -> dict[str, str]:

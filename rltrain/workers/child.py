@@ -5,7 +5,7 @@ Written by, read by: this process alone.
 Blocks on: the first message (role and settings). Unblocked by: the supervisor.
 If the peer dies: the kernel kills this process (PR_SET_PDEATHSIG).
 
-Started in two ways. Actors are executed afresh (`python -m rltrain.workers.child FD`) and never load torch. Roles
+Started in two ways. Actors are executed afresh (`main` below) and never load torch. Roles
 that need torch are forked from the zygote (`zygote.py`), which has imported it once for all of them.
 """
 
@@ -86,5 +86,6 @@ def _report(channel: Channel, error: BaseException) -> int:
     return code
 
 
-if __name__ == "__main__":
-    run_child(int(sys.argv[1]), int(sys.argv[2]))
+def main() -> None:
+    """Run the child of the command line: package root, channel's descriptor, supervisor's pid."""
+    run_child(int(sys.argv[2]), int(sys.argv[3]))

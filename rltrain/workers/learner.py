@@ -318,7 +318,7 @@ class Learner:
         state = {
             "spec": json.dumps(self.spec.to_dict()),
             "config": json.dumps(self.settings["config"]),
-            "model": self.state.model.state_dict(),
+            "model": {name: x.detach().cpu().clone() for name, x in self.state.model.state_dict().items()},
             "train_state": self.state.state_dict(),
             "version": self.version,
             "env_steps": self.env_steps,

@@ -58,8 +58,8 @@ def _fork_orphan(fds: list[int], supervisor_pid: int, zygote_channel: Channel) -
 
 
 def main() -> None:
-    """Load what the torch processes need, then serve."""
-    channel_fd, supervisor_pid = int(sys.argv[1]), int(sys.argv[2])
+    """Load what the torch processes need, then serve. Command line as in `child.py`."""
+    channel_fd, supervisor_pid = int(sys.argv[2]), int(sys.argv[3])
     die_with(supervisor_pid)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
@@ -68,7 +68,3 @@ def main() -> None:
 
     serve(Channel(socket.socket(fileno=channel_fd)), supervisor_pid)
     os._exit(0)
-
-
-if __name__ == "__main__":
-    main()
