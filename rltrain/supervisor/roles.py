@@ -40,7 +40,7 @@ def plan_roles(config: Config, checkpoint: str | None) -> list[RolePlan]:
     plans = [_learner(config, 0, checkpoint)]
     if config.pipeline.inference == "server":
         plans.append(_server(config, len(plans)))
-    for index in range(config.actors.num_actors):
+    for index in range(num_actors(config)):
         plans.append(_actor(config, len(plans), index))
     if config.eval.every_env_steps is not None:
         plans.append(_evaluator(config, len(plans)))
@@ -49,7 +49,19 @@ def plan_roles(config: Config, checkpoint: str | None) -> list[RolePlan]:
 
 def num_lanes(config: Config) -> int:
     """Return the number of env groups in the whole run."""
-    return config.actors.num_actors * config.actors.groups_per_actor
+    return num_actors(config) * config.actors.groups_per_actor
+
+
+def num_actors(config: Config) -> int:
+    """Return the number of actor processes."""
+    assert config.actors.num_actors != "auto", "the configuration is resolved"
+    return config.actors.num_actors
+
+
+def num_slots(config: Config) -> int:
+    """Return the number of slots of the trajectory ring."""
+    assert config.pipeline.num_slots != "auto", "the configuration is resolved"
+    return config.pipeline.num_slots
 
 
 def policy_settings(config: Config) -> dict:

@@ -15,7 +15,7 @@ import select
 import socket
 import struct
 
-_HEADER = struct.Struct("<I")
+_HEADER = struct.Struct("<II")  # bytes of the body, number of descriptors
 _MAX_FDS = 8
 
 
@@ -52,7 +52,7 @@ class Channel:
             ChannelClosed: the peer is gone.
         """
         body = json.dumps(message).encode()
-        data = _HEADER.pack(len(body)) + body
+        data = _HEADER.pack(len(body), len(fds)) + body
         try:
             sent = socket.send_fds(self.sock, [data], list(fds)) if fds else 0
             self.sock.sendall(data[sent:])
@@ -60,7 +60,7 @@ class Channel:
             raise ChannelClosed from error
 
     def recv(self, timeout_s: float | None) -> tuple[dict, list[int]] | None:
-        """Return the next message and the descriptors that came by then; the caller owns them.
+        """Return the next message and its descriptors; the caller owns them.
 
         Args:
             timeout_s: longest wait; None waits for ever, 0 looks once.
@@ -72,10 +72,9 @@ class Channel:
             ChannelClosed: the peer is gone and every message was read.
         """
         while True:
-            message = self._take()
-            if message is not None:
-                fds, self._fds = self._fds, []
-                return message, fds
+            taken = self._take()
+            if taken is not None:
+                return taken
             if timeout_s is not None and not select.select([self.sock], [], [], timeout_s)[0]:
                 return None
             try:
@@ -87,15 +86,18 @@ class Channel:
             self._buffer += data
             self._fds += fds
 
-    def _take(self) -> dict | None:
+    def _take(self) -> tuple[dict, list[int]] | None:
+        """Cut a whole message off the buffer. One read may bring several, so each says how many descriptors it has."""
         if len(self._buffer) < _HEADER.size:
             return None
-        end = _HEADER.size + _HEADER.unpack_from(self._buffer)[0]
+        num_bytes, num_fds = _HEADER.unpack_from(self._buffer)
+        end = _HEADER.size + num_bytes
         if len(self._buffer) < end:
             return None
         body = bytes(self._buffer[_HEADER.size : end])
         del self._buffer[:end]
-        return json.loads(body)
+        fds, self._fds = self._fds[:num_fds], self._fds[num_fds:]
+        return json.loads(body), fds
 
     def close(self) -> None:
         """Close this end."""

@@ -1,0 +1,160 @@
+"""Boot: from the plan of a run to processes that are all ready.
+
+Owns: the order in which things become known (no env is built only to look at it):
+    actors build their envs                    -> spec
+    learner builds the model from the spec     -> size of the weights, version it starts at
+    supervisor lays out the arena, makes the run folder
+    learner attaches and puts resumed env states into the arena -> ready
+    the others attach                          -> ready
+Called by the supervisor once; afterwards it brings the processes that are restarted in.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rltrain.config.load import to_toml
+from rltrain.config.schema import Config
+from rltrain.errors import BootError
+from rltrain.fields import EnvSpec, FragmentSchema
+from rltrain.shm.arena import ArenaLayout
+from rltrain.supervisor.deaths import boot_error, log_tail
+from rltrain.supervisor.fleet import Fleet
+from rltrain.supervisor.launcher import Child, end
+from rltrain.supervisor.memory import RunMemory
+from rltrain.supervisor.roles import num_actors, num_lanes, num_slots, policy_settings
+from rltrain.supervisor.rundir import RunFolder
+
+
+class Boot:
+    """The boot of one run. What it made stays here also when it fails half-way, so that the caller can give it back.
+
+    Args:
+        config: the resolved configuration.
+        fleet: the processes, none started yet.
+        folder: of the run to continue, None for a new run.
+        on_message: gets what is not about boot.
+    """
+
+    def __init__(
+        self, config: Config, fleet: Fleet, folder: RunFolder | None,
+        on_message: Callable[[Child, dict[str, Any]], None],
+    ):
+        self.config, self.fleet, self.folder = config, fleet, folder
+        self.on_message = on_message
+        self.is_resume = folder is not None
+        self.spec: EnvSpec | None = None
+        self.memory: RunMemory | None = None
+        self.start_version = 0
+        self.resumed: tuple[int, int] | None = None
+        """Env steps and updates of a resumed run's checkpoint."""
+        self._replies: dict[str, dict[str, Any]] = {}
+
+    def run(self) -> tuple[EnvSpec, RunFolder, RunMemory]:
+        """Start every process and wait until all are ready.
+
+        Raises:
+            RltrainError: one failed, or was not ready in time.
+        """
+        fleet = self.fleet
+        names = sorted(fleet.plans, key=lambda name: fleet.plans[name].needs_torch)
+        for name in names:  # those that need not wait for torch first
+            fleet.start(name)
+        deadline = time.monotonic() + self.config.supervision.boot_timeout_s
+        while not all(child.is_ready for child in fleet.children.values()):
+            events = fleet.poll(0.5)
+            for child, message in events.messages:
+                self._hear(child, message)
+            for child in fleet.children.values():
+                if not child.is_alive or child.error is not None:
+                    raise boot_error(child)
+            fleet.launcher.check_zygote()
+            if time.monotonic() > deadline:
+                raise self._timeout()
+        assert self.spec and self.folder and self.memory, "all are ready, so all has been laid out"
+        return self.spec, self.folder, self.memory
+
+    def send_layout(self, child: Child) -> None:
+        """Tell a process where everything lies; what it needs to attach and become ready."""
+        assert self.memory and self.folder, "nothing is laid out yet"
+        message = {
+            "layout": self.memory.arena.layout.to_dict(),
+            "policy": policy_settings(self.config),
+            "run_folder": str(self.folder.path),
+            "resumed_fragment": self.start_version if self.is_resume else None,
+        }
+        self.fleet.send(child, message, (self.memory.arena.fd,))
+
+    def _hear(self, child: Child, message: dict[str, Any]) -> None:
+        if "ready" in message:
+            child.is_ready = True
+            if child.role == "learner":
+                for other in self.fleet.children.values():
+                    if other is not child:
+                        self.send_layout(other)
+        elif "spec" in message or "weight_bytes" in message:
+            self._replies[child.name] = message
+            if "spec" in message and self.spec is None:
+                self.spec = EnvSpec.from_dict(message["spec"])
+                for other in self.fleet.children.values():
+                    if other.role != "actor":
+                        self.fleet.send(other, {"spec": message["spec"]})
+            if all(c.name in self._replies for c in self.fleet.children.values() if c.role in ("actor", "learner")):
+                self._lay_out(*self._agreed_spec())
+        else:
+            self.on_message(child, message)
+
+    def _agreed_spec(self) -> tuple[EnvSpec, int]:
+        """The spec that all actors share, and the size of the largest of their snapshots."""
+        specs = {name: EnvSpec.from_dict(reply["spec"]) for name, reply in self._replies.items() if "spec" in reply}
+        assert self.spec is not None, "the learner answers only once it has a spec"
+        for name, spec in specs.items():
+            if not spec.has_same_spaces(self.spec):
+                raise BootError(
+                    f"{name} has an environment with other spaces than the rest. All environments of a run must have "
+                    f"the same.\nthe rest: {self.spec}\n{name}: {spec}"
+                )
+        return self.spec, max(spec.snapshot_bytes for spec in specs.values())
+
+    def _lay_out(self, spec: EnvSpec, snapshot_bytes: int) -> None:
+        """Create the arena and the run folder, now that all sizes are known."""
+        config, plans = self.config, self.fleet.plans.values()
+        schema = FragmentSchema.for_env(spec, config.pipeline.fragment_length, config.actors.envs_per_group)
+        obs_row = sum(f.row_bytes(schema.num_envs) for f in schema.fields if f.name.split(".")[0] == "obs")
+        learner = self._replies["learner"]
+        layout = ArenaLayout.plan(
+            schema,
+            num_slots=num_slots(config),
+            num_actors=num_actors(config),
+            groups_per_actor=config.actors.groups_per_actor,
+            weight_bytes=learner["weight_bytes"],
+            snapshot_bytes=snapshot_bytes + obs_row if snapshot_bytes else 0,
+            roles=tuple(plan.role for plan in plans),
+        )
+        self.memory = RunMemory.create(layout, {plan.name: plan.row for plan in plans})
+        self.start_version = learner["version"]
+        if self.is_resume:
+            self.resumed = learner["env_steps"], learner["updates"]
+        for lane in range(num_lanes(config)):
+            self.memory.mailboxes.set_progress(lane, self.start_version)
+        if self.folder is None:
+            self.folder = RunFolder.create(Path(config.run.dir), config.run.name)
+        self.folder.write_config(to_toml(config))
+        self.folder.write_state({"env_id": spec.env_id})
+        self.fleet.open_logs(self.folder.logs)
+        self.send_layout(self.fleet.children["learner"])
+
+    def _timeout(self) -> BootError:
+        waiting = [child for child in self.fleet.children.values() if not child.is_ready]
+        first = waiting[0]
+        end(first, signal.SIGUSR1)
+        self.fleet.poll(0.5)
+        return BootError(
+            f"{', '.join(c.name for c in waiting)} not ready after supervision.boot_timeout_s = "
+            f"{self.config.supervision.boot_timeout_s:g} s. An env's constructor or its first reset may hang: run "
+            f"`rltrain doctor CONFIG`, or raise the limit.\nWhere {first.name} is:\n{log_tail(first)}"
+        )

@@ -1,0 +1,57 @@
+"""Silent processes: found by the age of their heartbeat, asked where they are, killed.
+
+Owns: which processes were asked for their stack. Called by the supervisor once a second.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+
+from rltrain.config.schema import SupervisionSection
+from rltrain.shm.counters import CounterRow
+from rltrain.supervisor.launcher import Child, end
+
+
+class Heartbeats:
+    """Looks at every process's heartbeat.
+
+    Args:
+        limits: `supervision` of the configuration.
+        rows: counter row of each process, by name.
+        warn: told of each process that is killed.
+    """
+
+    def __init__(self, limits: SupervisionSection, rows: dict[str, CounterRow], warn: Callable[[str], None]):
+        self.limits, self.rows, self.warn = limits, rows, warn
+        self._asked_for_stack: set[str] = set()
+
+    def check(self, children: list[Child], is_learner_exempt: bool) -> None:
+        """Kill what gave no sign of life for too long; its end is then dealt with like any other.
+
+        Args:
+            children: those that are alive.
+            is_learner_exempt: before its first update the learner may be compiling, without a heartbeat.
+        """
+        for child in children:
+            if not child.is_ready:
+                if time.monotonic() - child.started_s > self.limits.boot_timeout_s:
+                    child.is_silent = True
+                    end(child, signal.SIGKILL)
+            elif not (child.role == "learner" and is_learner_exempt):
+                self._check(child, self.rows[child.name])
+
+    def _check(self, child: Child, row: CounterRow) -> None:
+        age = row.heartbeat_age_s
+        if age <= self.limits.heartbeat_timeout_s:
+            self._asked_for_stack.discard(child.name)
+        elif child.name not in self._asked_for_stack:
+            self._asked_for_stack.add(child.name)
+            end(child, signal.SIGUSR1)  # its stack goes into its log; it is killed at the next look
+        else:
+            self._asked_for_stack.discard(child.name)
+            child.is_silent = True
+            stack = " | ".join(child.log.tail(3))
+            self.warn(f"{child.name} silent for {age:.0f} s in state {row.state}: {stack}")
+            end(child, signal.SIGKILL)
