@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -121,7 +122,7 @@ class EnvSpec:
         return cls(**{**data, "obs": leaves, "action": action})
 
 
-def _tuple(value):
+def _tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 

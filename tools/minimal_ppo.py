@@ -15,6 +15,7 @@ import time
 import gymnasium
 import numpy as np
 import torch
+from gymnasium.vector import VectorEnv
 from torch import nn
 
 
@@ -25,7 +26,9 @@ def network(num_inputs: int, num_outputs: int) -> nn.Sequential:
     )
 
 
-def collect(env, obs, actor, buffers, num_steps):
+def collect(
+    env: VectorEnv, obs: np.ndarray, actor: nn.Module, buffers: dict[str, torch.Tensor], num_steps: int
+) -> np.ndarray:
     """Fill the buffers with `num_steps` of every env; returns the last observation."""
     with torch.inference_mode():
         for t in range(num_steps):
@@ -43,7 +46,9 @@ def collect(env, obs, actor, buffers, num_steps):
     return obs
 
 
-def advantages(value, buffers, discount=0.99, gae_lambda=0.95):
+def advantages(
+    value: torch.Tensor, buffers: dict[str, torch.Tensor], discount: float = 0.99, gae_lambda: float = 0.95
+) -> torch.Tensor:
     """Generalised advantage estimation; a row after an episode's end is a reset and is masked by the caller."""
     next_value = value[1:] * ~buffers["terminated"]
     delta = buffers["reward"] + discount * next_value - value[:-1]
@@ -56,7 +61,10 @@ def advantages(value, buffers, discount=0.99, gae_lambda=0.95):
     return advantage
 
 
-def learn(actor, critic, optimizer, buffers, num_minibatches):
+def learn(
+    actor: nn.Module, critic: nn.Module, optimizer: torch.optim.Optimizer, buffers: dict[str, torch.Tensor],
+    num_minibatches: int,
+) -> None:
     """One pass."""
     num_steps = buffers["reward"].shape[0]
     with torch.inference_mode():
@@ -108,7 +116,8 @@ def main() -> None:
         "terminated": torch.zeros(shape, dtype=torch.bool),
     }
     began = time.perf_counter()
-    measured_from, steps = None, 0
+    measured_from: float | None = None
+    steps = 0
     while (now := time.perf_counter()) - began < args.seconds:
         if measured_from is None and now - began > 1:
             measured_from, steps = now, 0
@@ -116,6 +125,8 @@ def main() -> None:
         learn(actor, critic, optimizer, buffers, args.minibatches)
         valid = np.prod(shape) - int(buffers["ended"][:-1].sum())
         steps += int(valid)
+    if measured_from is None:
+        parser.error("--seconds must be more than 1: the first second is not measured")
     seconds = time.perf_counter() - measured_from
     print(json.dumps({"env_steps_per_s": steps / seconds, "num_envs": args.num_envs, "threads": args.threads}))
 

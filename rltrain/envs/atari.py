@@ -76,15 +76,15 @@ class DropStackAxis(VectorWrapper):
         self.single_observation_space = _without_axis(single, 0)
         self.observation_space = _without_axis(batched, 1)
 
-    def reset(self, *, seed=None, options=None):
+    def reset(self, *, seed: Any = None, options: dict | None = None) -> tuple[Any, dict]:
         """Reset all envs."""
         obs, info = self.env.reset(seed=seed, options=options)
         return obs[:, 0], info
 
-    def step(self, actions):
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict]:
         """Step all envs."""
-        obs, *rest = self.env.step(actions)
-        return obs[:, 0], *rest
+        obs, reward, terminated, truncated, info = self.env.step(actions)
+        return obs[:, 0], reward, terminated, truncated, info
 
 
 def _without_axis(space: spaces.Box, axis: int) -> spaces.Box:

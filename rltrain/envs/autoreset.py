@@ -71,13 +71,13 @@ class DisabledToNextStep(VectorWrapper):
         self.ended = np.zeros(env.num_envs, bool)
         self.lengths = np.zeros(env.num_envs, np.int64)
 
-    def reset(self, *, seed=None, options=None):
+    def reset(self, *, seed: Any = None, options: dict | None = None) -> tuple[Any, dict]:
         """Reset all envs."""
         self.ended[...] = False
         self.lengths[...] = 0
         return self.env.reset(seed=seed, options=options)
 
-    def step(self, actions):
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict]:
         """Step all envs; those that ended in the step before return their reset."""
         begun = self.ended.copy()
         obs, reward, terminated, truncated, info = self.env.step(actions)
@@ -94,7 +94,7 @@ class DisabledToNextStep(VectorWrapper):
             self._reset_masked(self.ended)
         return obs, reward, terminated, truncated, info
 
-    def _reset_masked(self, mask: np.ndarray):
+    def _reset_masked(self, mask: np.ndarray) -> tuple[Any, dict]:
         return self.env.reset(options={"reset_mask": mask.copy()})
 
 

@@ -134,7 +134,7 @@ def _box_converter(spec: ActionSpec, dtype: np.dtype) -> Callable[[np.ndarray], 
             row = int(np.argmin(np.isfinite(action).all(axis=1)))
             raise TrainingError(
                 f"The policy chose the action {stored[row].tolist()} for row {row}; it must be finite. The weights or "
-                "the observation are not finite: look at learner/bad_updates and lower `algo.learning_rate`."
+                "the observation are not finite: look at learner/bad_updates and lower `algo.<name>.learning_rate`."
             )
         action *= half_width
         action += center

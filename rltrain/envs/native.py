@@ -84,7 +84,10 @@ class NativeGroup:
             raise
         self._write_obs(obs_out, answer[0])
 
-    def step(self, actions, obs_out, reward, terminated, truncated, valid, episode_return, episode_length) -> None:
+    def step(
+        self, actions: np.ndarray, obs_out: dict[str, np.ndarray], reward: np.ndarray, terminated: np.ndarray,
+        truncated: np.ndarray, valid: np.ndarray, episode_return: np.ndarray, episode_length: np.ndarray,
+    ) -> None:  # fmt: skip
         """Step all envs once; see `group.EnvGroup.step`."""
         self._first_obs = None
         episodes = self._episodes
@@ -150,7 +153,9 @@ class NativeGroup:
             self.reset(obs)
             self._first_obs = obs
 
-    def _mark_resets(self, reward, terminated, truncated, valid) -> None:
+    def _mark_resets(
+        self, reward: np.ndarray, terminated: np.ndarray, truncated: np.ndarray, valid: np.ndarray
+    ) -> None:
         episodes = self._episodes
         begun = episodes.ended.nonzero()[0]
         valid[...] = True

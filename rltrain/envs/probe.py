@@ -43,7 +43,7 @@ def probe(env: gymnasium.Env, seed: int = 0) -> Probe:
     found = Probe()
     env.action_space.seed(seed)
     obs, info = env.reset(seed=seed)
-    previous, previous_values = _note_obs(found, env, obs, None, None)
+    previous, previous_values = _note_obs(found, env, obs, None, [])
     found.infos_missing |= info is None
     length = 0
     deadline = time.perf_counter() + MAX_SECONDS
@@ -79,7 +79,9 @@ def first_obs(env: gymnasium.Env, seed: int) -> list[np.ndarray]:
     return leaves + [leaf.copy() for leaf in flatten_obs(env.observation_space, obs)]
 
 
-def _note_obs(found: Probe, env: gymnasium.Env, obs: Any, previous, previous_values):
+def _note_obs(
+    found: Probe, env: gymnasium.Env, obs: Any, previous: list[np.ndarray] | None, previous_values: list[np.ndarray]
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Note one observation, and whether the one before it has changed or lies in the same memory."""
     space = env.observation_space
     if found.outside is None and not space.contains(obs):

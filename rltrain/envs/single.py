@@ -74,7 +74,10 @@ class SingleGroup:
                 obs_out[name][...] = rows
             self._first_obs = None
 
-    def step(self, actions, obs_out, reward, terminated, truncated, valid, episode_return, episode_length) -> None:
+    def step(
+        self, actions: np.ndarray, obs_out: dict[str, np.ndarray], reward: np.ndarray, terminated: np.ndarray,
+        truncated: np.ndarray, valid: np.ndarray, episode_return: np.ndarray, episode_length: np.ndarray,
+    ) -> None:  # fmt: skip
         """Step all envs once; see `group.EnvGroup.step`."""
         self._first_obs = None
         terminated[...] = False

@@ -93,7 +93,8 @@ class Writer:
         if mujoco_state.is_data(value):
             return {"k": "mujoco", "v": self.encode(mujoco_state.capture(value.model, value), path, depth)}
         if not is_plain_object(value):
-            raise UncapturableError(f"{path} is a {type(value).__module__}.{type(value).__name__}")
+            module = getattr(type(value), "__module__", "a C library")  # types made by SWIG may have none
+            raise UncapturableError(f"{path} is a {type(value).__name__} of {module}")
         self.objects.add((path, type(value).__qualname__))
         fields = {name: self.encode(v, f"{path}.{name}", depth) for name, v in vars(value).items()}
         return {"k": "object", "type": type(value).__qualname__, "v": fields}

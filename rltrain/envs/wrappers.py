@@ -83,13 +83,13 @@ class FrameStack(gymnasium.Wrapper):
         )
         self.frames = np.zeros(self.observation_space.shape, space.dtype)
 
-    def reset(self, *, seed: int | None = None, options: dict | None = None):
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[np.ndarray, dict]:
         """Begin an episode with k copies of its first observation."""
         obs, info = self.env.reset(seed=seed, options=options)
         self.frames = np.repeat(np.asarray(obs)[None], self.num_frames, axis=0)
         return self.frames, info
 
-    def step(self, action: Any):
+    def step(self, action: Any) -> tuple[np.ndarray, Any, bool, bool, dict]:
         """Step and drop the oldest observation; each step returns a new array."""
         obs, reward, terminated, truncated, info = self.env.step(action)
         self.frames = np.concatenate((self.frames[1:], np.asarray(obs)[None]))

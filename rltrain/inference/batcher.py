@@ -136,13 +136,12 @@ def _decide(
 
 def _longest_prefix(sizes: list[int], limit: int) -> int:
     """Number of oldest requests that fit into `limit` rows."""
-    rows = 0
-    for count, size in enumerate(sizes):
+    rows = count = 0
+    for size in sizes:
         rows += size
         if rows > limit:
             break
-    else:
-        count = len(sizes)
+        count += 1
     if count == 0:
         raise ValueError(f"the oldest request needs 1 to max_batch_size = {limit} rows; sizes: {sizes}")
     return count
@@ -283,8 +282,11 @@ class _LineFit:
         self.rows_time = self.rows_time * MEMORY + rows * time_us
 
     def line(self) -> tuple[float, float]:
-        """Return alpha and beta, both >= 0. Without batches of different sizes all counts as alpha: then waiting
-        looks good, is tried, and brings the different sizes."""
+        """Return alpha and beta, both >= 0.
+
+        Without batches of different sizes all counts as alpha: then waiting looks good, is tried, and brings the
+        different sizes.
+        """
         mean_rows, mean_time = self.rows / self.weight, self.time / self.weight
         variance = self.rows2 / self.weight - mean_rows**2
         covariance = self.rows_time / self.weight - mean_rows * mean_time

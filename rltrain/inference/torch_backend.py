@@ -5,6 +5,8 @@ Called by the inference server (rows of many groups) and by actors with local in
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 
@@ -42,7 +44,7 @@ class TorchBackend:
         self.device = torch.device(device)
         self.board = board
         self.seed = seed
-        self.models = [build_model(spec, model, normalize_obs).to(self.device).eval() for _ in range(2)]
+        self.models: list[Any] = [build_model(spec, model, normalize_obs).to(self.device).eval() for _ in range(2)]
         self.flats = [FlatParameters(m) for m in self.models]
         self.loaded: list[int | None] = [None, None]
         self.autocast = precision == "bfloat16"
@@ -54,8 +56,7 @@ class TorchBackend:
         }
         self.obs_rows = {name: tensor.numpy() for name, tensor in self.staged.items()}
         """Where the caller puts observations before `infer`: name -> [rows, ...]."""
-        components = self.models[0].noise_components
-        self.noise = torch.zeros((rows, components), pin_memory=pinned)
+        self.noise = torch.zeros((rows, self.models[0].noise_components), pin_memory=pinned)
         self.noise_rows = self.noise.numpy()
         self.min_rows = self._calibrate()
         """Batches are padded to at least this many rows."""
@@ -76,7 +77,8 @@ class TorchBackend:
             values = generator.normal(size=parameter.shape) / max(1, parameter[0].numel()) ** 0.5
             parameter.data.copy_(torch.from_numpy(values))
         for rows in self.obs_rows.values():
-            rows[...] = generator.integers(0, 2, rows.shape) if rows.dtype.kind != "f" else generator.normal(size=rows.shape)
+            is_float = rows.dtype.kind == "f"
+            rows[...] = generator.normal(size=rows.shape) if is_float else generator.integers(0, 2, rows.shape)
         self.noise_rows[...] = generator.random(self.noise_rows.shape)
         staged = {name: tensor.clone() for name, tensor in self.staged.items()}
         noise = self.noise.clone()
@@ -86,8 +88,8 @@ class TorchBackend:
         for size in reversed(sizes):
             for first in {*range(0, min(most - size, 16 * size), size), most - size}:
                 part = slice(first, first + size)
-                rows = {name: tensor[part].clone() for name, tensor in staged.items()}
-                _, logp = self._forward(self.models[0], rows, noise[part].clone())
+                obs = {name: tensor[part].clone() for name, tensor in staged.items()}
+                _, logp = self._forward(self.models[0], obs, noise[part].clone())
                 if not torch.equal(logp, reference[part]):
                     return smallest
             smallest = size
@@ -113,7 +115,9 @@ class TorchBackend:
         self.loaded[wanted % 2] = got
         return got
 
-    def infer(self, version: int, num_rows: int, env_indices: np.ndarray, env_steps: np.ndarray):
+    def infer(
+        self, version: int, num_rows: int, env_indices: np.ndarray, env_steps: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Choose actions for the staged rows.
 
         Args:
@@ -132,7 +136,9 @@ class TorchBackend:
         return action[:num_rows].cpu().numpy(), logp[:num_rows].cpu().numpy()
 
     @torch.inference_mode()
-    def _forward(self, model, obs: dict[str, torch.Tensor], noise: torch.Tensor):
+    def _forward(
+        self, model: Any, obs: dict[str, torch.Tensor], noise: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         obs = {name: tensor.to(self.device, non_blocking=True) for name, tensor in obs.items()}
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):
             distribution = model.policy(obs)

@@ -8,6 +8,8 @@ Concurrency: all functions may be called from any thread and process, within the
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 try:
@@ -28,7 +30,7 @@ def address_of(array: np.ndarray) -> int:
     return array.__array_interface__["data"][0]
 
 
-def pointer(kind: str, address: int):
+def pointer(kind: str, address: int) -> Any:
     """Return `address` as a C pointer, for example of kind `rl_ring *`. The caller keeps the memory alive."""
     return ffi.cast(kind, address)
 

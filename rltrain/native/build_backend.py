@@ -26,13 +26,15 @@ prepare_metadata_for_build_wheel = build_meta.prepare_metadata_for_build_wheel
 prepare_metadata_for_build_editable = build_meta.prepare_metadata_for_build_editable
 
 
-def build_sdist(sdist_directory, config_settings=None):
+def build_sdist(sdist_directory: str, config_settings: dict | None = None) -> str:
     """Build the source archive; needs no compiler."""
     _generate()
     return build_meta.build_sdist(sdist_directory, config_settings)
 
 
-def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
+def build_wheel(
+    wheel_directory: str, config_settings: dict | None = None, metadata_directory: str | None = None
+) -> str:
     """Build a wheel for this platform and any Python from 3.11 on."""
     check_platform()
     check_compiler()
@@ -41,7 +43,9 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     return build_meta.build_wheel(wheel_directory, config_settings, metadata_directory)
 
 
-def build_editable(wheel_directory, config_settings=None, metadata_directory=None):
+def build_editable(
+    wheel_directory: str, config_settings: dict | None = None, metadata_directory: str | None = None
+) -> str:
     """Build in place, for `pip install -e .`."""
     check_platform()
     check_compiler()

@@ -17,6 +17,7 @@ import os
 from math import prod
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from rltrain import native
 from rltrain.errors import BootError, ConfigError
@@ -89,7 +90,7 @@ class Arena:
             raise BootError("The arena was created with another layout: not the same run or version of rltrain.")
         return arena
 
-    def view(self, region: str, dtype="uint8", shape: tuple[int, ...] | None = None) -> np.ndarray:
+    def view(self, region: str, dtype: DTypeLike = "uint8", shape: tuple[int, ...] | None = None) -> np.ndarray:
         """Return a region as an array on the shared memory.
 
         Args:
@@ -99,9 +100,9 @@ class Arena:
         """
         assert self._bytes is not None, "the arena is closed"
         at = self.layout.regions[region]
-        dtype = np.dtype(dtype)
-        shape = (at.nbytes // dtype.itemsize,) if shape is None else shape
-        return self._bytes[at.offset : at.offset + prod(shape) * dtype.itemsize].view(dtype).reshape(shape)
+        of = np.dtype(dtype)
+        shape = (at.nbytes // of.itemsize,) if shape is None else shape
+        return self._bytes[at.offset : at.offset + prod(shape) * of.itemsize].view(of).reshape(shape)
 
     def address(self, region: str) -> int:
         """Return the address of a region's first byte; valid while a view of the arena lives."""

@@ -120,6 +120,12 @@ class CounterRow:
         at = self._histogram_at[histogram]
         self._words[at + _bin_of(value)] += count
 
+    def observe_all(self, histogram: str, values: np.ndarray) -> None:
+        """Count every one of `values`, [n], >= 0."""
+        at = self._histogram_at[histogram]
+        bins = np.clip(np.searchsorted(BIN_EDGES, values, side="right") - 1, 0, NUM_BINS - 1)
+        self._words[at : at + NUM_BINS] += np.bincount(bins, minlength=NUM_BINS)
+
     # -- reading (supervisor) ---------------------------------------------------------------------------------
 
     def get(self, counter: str) -> float:

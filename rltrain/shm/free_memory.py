@@ -1,4 +1,7 @@
-"""How much memory this process may still use: the machine's, or its control group's where that is less."""
+"""How much memory this process may still use: the machine's, or its control group's where that is less.
+
+Owns: nothing; reads what the kernel says. Called by the supervisor before it creates the arena.
+"""
 
 from __future__ import annotations
 

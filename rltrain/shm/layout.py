@@ -1,4 +1,7 @@
-"""Where everything lies in the arena: computed once by the supervisor, handed to every process as JSON."""
+"""Where everything lies in the arena: computed once by the supervisor, handed to every process as JSON.
+
+Owns: nothing; no shared word is read or written here, nothing blocks.
+"""
 
 from __future__ import annotations
 

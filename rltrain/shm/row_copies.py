@@ -9,7 +9,9 @@ If the peer dies: the rows stay as they are.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -122,7 +124,9 @@ class RowCopies:
         table = self._table(None, out, position + 1)
         lib.rl_gather_fragment(table, len(out), slot, position, self._num_steps)
 
-    def _move(self, function, table, num_fields: int, slots: np.ndarray, steps: np.ndarray) -> None:
+    def _move(
+        self, function: Callable[..., int], table: Any, num_fields: int, slots: np.ndarray, steps: np.ndarray
+    ) -> None:
         slots = np.ascontiguousarray(slots, np.int64)
         steps = np.ascontiguousarray(steps, np.int64)
         if slots.shape != steps.shape:
@@ -134,7 +138,7 @@ class RowCopies:
         if rc < 0:
             raise IndexError(f"slots must be in [0, {self._num_slots}) and steps in [0, {self._num_steps})")
 
-    def _table(self, names: list[str] | None, out: dict[str, np.ndarray], num_blocks: int):
+    def _table(self, names: list[str] | None, out: dict[str, np.ndarray], num_blocks: int) -> Any:
         """The table for arrays to fill; kept, since building it costs more than a small copy. None: whole fragments."""
         key = (id(out), None if names is None else tuple(names))
         kept = self._tables.get(key)
@@ -153,7 +157,9 @@ class RowCopies:
             self._tables.popitem(last=False)
         return table
 
-    def _build(self, names: list[str], arrays: dict[str, np.ndarray], num_blocks: int, whole: bool = False):
+    def _build(
+        self, names: list[str], arrays: dict[str, np.ndarray], num_blocks: int, whole: bool = False
+    ) -> tuple[Any, int]:
         """A table of fields and addresses, and how many blocks fit into the smallest of the arrays."""
         table = ffi.new("rl_copy[]", len(names))
         room = None

@@ -29,6 +29,9 @@ from rltrain.supervisor.memory import RunMemory
 from rltrain.supervisor.roles import num_actors, num_lanes, num_slots, policy_settings
 from rltrain.supervisor.rundir import RunFolder
 
+_STACK_S = 0.5
+"""What a process gets to write its stack."""
+
 
 class Boot:
     """The boot of one run. What it made stays here also when it fails half-way, so that the caller can give it back.
@@ -75,12 +78,16 @@ class Boot:
             fleet.launcher.check_zygote()
             if time.monotonic() > deadline:
                 raise self._timeout()
-        assert self.spec and self.folder and self.memory, "all are ready, so all has been laid out"
-        return self.spec, self.folder, self.memory
+        spec, folder, memory = self.spec, self.folder, self.memory
+        assert spec is not None, "all are ready, so the actors have said what their env is"
+        assert folder is not None, "all are ready, so the run folder was made"
+        assert memory is not None, "all are ready, so the arena was laid out"
+        return spec, folder, memory
 
     def send_layout(self, child: Child) -> None:
         """Tell a process where everything lies; what it needs to attach and become ready."""
-        assert self.memory and self.folder, "nothing is laid out yet"
+        assert self.memory is not None, "nothing is laid out yet"
+        assert self.folder is not None, "nothing is laid out yet"
         message = {
             "layout": self.memory.arena.layout.to_dict(),
             "policy": policy_settings(self.config),
@@ -152,7 +159,9 @@ class Boot:
         waiting = [child for child in self.fleet.children.values() if not child.is_ready]
         first = waiting[0]
         end(first, signal.SIGUSR1)
-        self.fleet.poll(0.5)
+        deadline = time.monotonic() + _STACK_S
+        while (left := deadline - time.monotonic()) > 0:
+            self.fleet.poll(left)  # returns with the first piece of it
         return BootError(
             f"{', '.join(c.name for c in waiting)} not ready after supervision.boot_timeout_s = "
             f"{self.config.supervision.boot_timeout_s:g} s. An env's constructor or its first reset may hang: run "

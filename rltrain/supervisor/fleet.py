@@ -81,7 +81,10 @@ class Fleet:
         except BlockingIOError:
             pass
         self.launcher.pump.poll()
-        for child in self.launcher.reap(list(self.children.values())):
+        ended = self.launcher.reap(list(self.children.values()))
+        if ended:
+            self.launcher.pump.poll()  # what they wrote last
+        for child in ended:
             self._hear(child, events)  # what it said last
             events.ended.append(child)
             self._forget(child)
@@ -142,8 +145,8 @@ class Fleet:
 
     def close(self) -> None:
         """End everything, give the signal dispositions back, close the logs."""
+        self.launcher.close()  # first: with the zygote go the children that it has not forked yet
         self.kill_all()
-        self.launcher.close()
         self.launcher.pump.close()
         self.selector.close()
         signal.set_wakeup_fd(self.previous_wakeup)

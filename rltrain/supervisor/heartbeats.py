@@ -12,6 +12,10 @@ from collections.abc import Callable
 from rltrain.config.schema import SupervisionSection
 from rltrain.shm.counters import CounterRow
 from rltrain.supervisor.launcher import Child, end
+from rltrain.supervisor.logs import TAIL_LINES
+
+SHOWN_CALLS = 4
+"""Enough to reach the env's own code from within a wait of the standard library."""
 
 
 class Heartbeats:
@@ -52,6 +56,13 @@ class Heartbeats:
         else:
             self._asked_for_stack.discard(child.name)
             child.is_silent = True
-            stack = " | ".join(child.log.tail(3))
+            stack = " | ".join(_innermost_calls(child.log.tail(TAIL_LINES)))
             self.warn(f"{child.name} silent for {age:.0f} s in state {row.state}: {stack}")
             end(child, signal.SIGKILL)
+
+
+def _innermost_calls(log_lines: list[str]) -> list[str]:
+    """Return where the main thread is, out of the log of a process that was just asked for its stack."""
+    starts = [i for i, line in enumerate(log_lines) if line.startswith("Current thread")]
+    calls = log_lines[starts[-1] + 1 :] if starts else log_lines[-SHOWN_CALLS:]
+    return [call.strip() for call in calls[:SHOWN_CALLS]]

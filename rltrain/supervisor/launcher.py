@@ -12,6 +12,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,6 +21,7 @@ import rltrain
 from rltrain.errors import BootError
 from rltrain.supervisor.logs import BoundedLog, OutputPump
 from rltrain.workers.channel import Channel, ChannelClosed
+from rltrain.workers.child import ENDING_SIGNALS
 
 _PR_SET_CHILD_SUBREAPER = 36
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
@@ -78,10 +81,11 @@ class Launcher:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         self.zygote_channel, theirs = Channel.pair()
         out_read, out_write = os.pipe()
-        self.zygote = subprocess.Popen(
-            _command("zygote", theirs.fileno()),
-            stdin=subprocess.DEVNULL, stdout=out_write, stderr=out_write, pass_fds=[theirs.fileno()],
-        )
+        with _ending_signals_blocked():
+            self.zygote = subprocess.Popen(
+                _command("zygote", theirs.fileno()),
+                stdin=subprocess.DEVNULL, stdout=out_write, stderr=out_write, pass_fds=[theirs.fileno()],
+            )
         os.close(out_write)
         theirs.close()
         self.pump.register(out_read, self.zygote_log)
@@ -108,19 +112,24 @@ class Launcher:
         if needs_torch:
             self._fork_from_zygote(theirs.fileno(), out_write)
         else:
-            subprocess.Popen(
-                _command("child", theirs.fileno()),
-                stdin=subprocess.DEVNULL, stdout=out_write, stderr=out_write, pass_fds=[theirs.fileno()],
-                env=_one_thread_environment(),
-            ).returncode = 0  # reaped by `reap`, not by Popen
+            with _ending_signals_blocked():
+                subprocess.Popen(
+                    _command("child", theirs.fileno()),
+                    stdin=subprocess.DEVNULL, stdout=out_write, stderr=out_write, pass_fds=[theirs.fileno()],
+                    env=_one_thread_environment(),
+                ).returncode = 0  # reaped by `reap`, not by Popen
         os.close(out_write)
         theirs.close()
         self.pump.register(out_read, log)
-        channel.send({"name": name, "role": role, "settings": settings})
+        try:
+            channel.send({"name": name, "role": role, "settings": settings})
+        except ChannelClosed:
+            pass  # it has ended already, which is found like any other end
         return Child(name, role, row, channel, log, time.monotonic())
 
     def _fork_from_zygote(self, channel_fd: int, out_fd: int) -> None:
-        request = ({"fork": True}, (channel_fd, out_fd, out_fd))
+        request = {"fork": True}, (channel_fd, out_fd, out_fd)
+        assert self.zygote_channel is not None, "start_zygote comes first"
         try:
             self.zygote_channel.send(*request)
         except ChannelClosed:
@@ -139,12 +148,13 @@ class Launcher:
             self.statuses[pid] = os.waitstatus_to_exitcode(status)
         ended = [child for child in children if child.is_alive and child.pid in self.statuses]
         for child in ended:
+            assert child.pid is not None, "its pid is among the reaped ones"
             child.status = self.statuses.pop(child.pid)
         return ended
 
     def close(self) -> None:
         """End the zygote."""
-        if self.zygote is not None:
+        if self.zygote is not None and self.zygote_channel is not None:
             self.zygote_channel.close()
             self.zygote.kill()
             self.zygote.returncode = 0
@@ -166,6 +176,19 @@ def _command(module: str, channel_fd: int) -> list[str]:
     )
     package_root = str(Path(rltrain.__file__).parent.parent)
     return [sys.executable, "-P", "-c", code, package_root, str(channel_fd), str(os.getpid())]
+
+
+@contextmanager
+def _ending_signals_blocked() -> Iterator[None]:
+    """Start a child deaf to Ctrl-C and SIGTERM, until it has said that it ignores them.
+
+    A terminal sends Ctrl-C to the whole group, and an interpreter that is just starting would die of it.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _one_thread_environment() -> dict[str, str]:

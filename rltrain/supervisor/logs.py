@@ -63,6 +63,7 @@ class BoundedLog:
             self._append(content)
 
     def _append(self, content: bytes) -> None:
+        assert self._fd is not None, "written only once the file is open"
         content = content[-(self.max_bytes // 2) :]
         written = 0
         try:
@@ -93,6 +94,7 @@ class BoundedLog:
 
     def _drop_older_half(self, coming_bytes: int) -> None:
         """Keep the newest whole lines, at most half of the largest size, in the same file."""
+        assert self._fd is not None, "written only once the file is open"
         keep = max(0, min(self._size, self.max_bytes // 2 - coming_bytes))
         kept = os.pread(self._fd, keep, self._size - keep)
         if keep < self._size:

@@ -65,7 +65,7 @@ class Restarts:
             history.restarts = 0
         if history.restarts >= self.max_restarts:
             return GiveUp(
-                f"{name} died {history.restarts + 1} times, supervision.max_restarts = {self.max_restarts}. "
+                f"{name} died {_times(history.restarts + 1)}, supervision.max_restarts = {self.max_restarts}. "
                 "Look at its log for the cause; a larger max_restarts tolerates more."
             )
         at_s = now_s + min(LONGEST_BACKOFF_S, self.backoff_s * 2.0 ** min(history.restarts, 64))
@@ -76,3 +76,7 @@ class Restarts:
     def num_restarts(self, name: str) -> int:
         """Return how much of a process's budget is spent."""
         return self._histories.get(name, _History()).restarts
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"

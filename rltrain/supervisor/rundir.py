@@ -112,8 +112,10 @@ class RunFolder:
         (self.path / SUMMARY).unlink(missing_ok=True)
 
     def write_summary(self, summary: dict[str, Any]) -> None:
-        """Write how the run ended, `summary.json`; `list_runs` reads `state`, `env_steps`, `return_mean`,
-        `duration_s`."""
+        """Write how the run ended, `summary.json`.
+
+        `list_runs` reads `state`, `env_steps`, `return_mean`, `duration_s`.
+        """
         _write_atomically(self.path / SUMMARY, _to_json(summary))
 
     def release(self) -> None:

@@ -85,6 +85,7 @@ class Supervisor:
         self.first_update_s: float | None = None
         self.num_restarts = 0
         self.next_eval = self.config.eval.every_env_steps or 0
+        self.is_evaluating = False
         self.evaluation: dict | None = None
         """The latest evaluation."""
 
@@ -127,6 +128,7 @@ class Supervisor:
                 self._on_message(child, message)
             for child in events.ended:
                 self._on_end(child)
+            self._ask_for_evaluation()
             while handled_signals < len(self.signals):
                 handled_signals += 1
                 self._on_stop_request(handled_signals)
@@ -147,6 +149,7 @@ class Supervisor:
         elif "evaluation" in message:
             self.monitor.write_metrics(message["evaluation"], message["env_steps"])
             self.evaluation = {"env_steps": message["env_steps"], **message["evaluation"]}
+            self.is_evaluating = False
         elif "checkpoint" in message:
             log.info("checkpoint written: env_steps=%d path=%s", message["env_steps"], message["checkpoint"])
         elif "warning" in message:
@@ -178,6 +181,8 @@ class Supervisor:
         else:
             if child.role == "actor":
                 self.dead_actors.disown(child.name)
+            else:
+                self.is_evaluating = False
             decision = self.restarts.after_death(child.name, time.monotonic(), child.is_ready)
             if isinstance(decision, Restart):
                 self.due[child.name] = decision.at_s
@@ -209,14 +214,16 @@ class Supervisor:
     def _tick(self) -> None:
         self.dead_actors.reclaim()
         self.heartbeats.check(self.fleet.alive(), is_learner_exempt=self.first_update_s is None)
-        self._ask_for_evaluation()
         self.monitor.tick("stopping" if self.signals else "training")
 
     def _ask_for_evaluation(self) -> None:
         evaluator, distance = self.fleet.children.get("evaluator"), self.config.eval.every_env_steps
+        if evaluator is None or distance is None or not evaluator.is_ready or self.is_evaluating:
+            return  # asked again meanwhile, it would play later weights under an earlier number of env steps
         env_steps = int(self.memory.rows["learner"].get("env_steps"))
-        if evaluator is None or distance is None or not evaluator.is_ready or env_steps < self.next_eval:
+        if env_steps < self.next_eval:
             return
+        self.is_evaluating = True
         self.next_eval = (env_steps // distance + 1) * distance
         self.fleet.send(evaluator, {"evaluate": env_steps})
 

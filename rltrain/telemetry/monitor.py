@@ -46,17 +46,17 @@ class Monitor:
         self.warnings: deque[str] = deque(loaded.adjustments, maxlen=MAX_WARNINGS)
         self.phase = "training"
         self.display: Display | None = None
-        self.ledger: Ledger | None = None
+        self.ledger: Ledger
         self.writer: TensorboardWriter | None = None
         self.gpus = GpuMonitor()
         self.sample: Sample | None = None
         self.is_sample_written = True
         self.histograms: dict[str, np.ndarray] = {}
-        self.header: RunHeader | None = None
+        self.header: RunHeader
 
     def start(
-        self, folder: Path, spec: EnvSpec, rows: list[tuple[str, CounterRow]], ring_states: Callable[[], dict[str, int]],
-        resumed: tuple[int, int] | None,
+        self, folder: Path, spec: EnvSpec, rows: list[tuple[str, CounterRow]],
+        ring_states: Callable[[], dict[str, int]], resumed: tuple[int, int] | None,
     ) -> None:
         """Begin to show and to write.
 
@@ -85,11 +85,12 @@ class Monitor:
                 purge_step=env_steps if resumed else None, on_warning=self.warn,
             )
         self.display = choose_display(sys.stdout, self.header, self.wants_dashboard)
-        self._show(self.display.start)
+        self._show(lambda display: display.start())
 
     def _notes(self, spec: EnvSpec) -> tuple[str, ...]:
         config = self.config
-        actors, lanes = config.actors.num_actors, config.actors.num_actors * config.actors.groups_per_actor
+        actors = int(config.actors.num_actors)
+        lanes = actors * config.actors.groups_per_actor
         stepping = "its own vector implementation" if spec.is_native else "single envs"
         note = (
             f"{actors} actor{'s' if actors > 1 else ''} x {config.actors.groups_per_actor} groups x "
@@ -109,7 +110,7 @@ class Monitor:
         for name, counts in self.sample.histograms.items():
             self.histograms[name] = self.histograms.get(name, 0) + counts
         verdict = judge(self.ledger.window(), self.config.pipeline.schedule)
-        self._show(lambda: self.display.update(self.sample, verdict, list(self.warnings), phase))
+        self._show(lambda display: display.update(self.sample, verdict, list(self.warnings), phase))
 
     def warn(self, text: str) -> None:
         """Show a warning and log it."""
@@ -121,20 +122,21 @@ class Monitor:
         if self.writer is None:
             return
         self.writer.scalars(values, env_steps)
-        if not self.is_sample_written:
+        if self.sample is not None and not self.is_sample_written:
             self.is_sample_written = True
             self.writer.scalars(curves.scalars(self.sample), env_steps)
             for name, counts in self.histograms.items():
                 self.writer.histogram(name, counts, env_steps)
             self.histograms = {}
 
-    def _show(self, draw: Callable[[], None]) -> None:
+    def _show(self, draw: Callable[[Display], None]) -> None:
         """Draw; a dashboard that fails gives way to plain lines, and the run goes on."""
+        assert self.display is not None, "start comes first"
         try:
-            draw()
+            draw(self.display)
         except Exception as error:
             log.exception("the display failed")
-            self._stop_display()
+            self.stop()
             self.display = PlainLines(sys.stdout, self.header)
             self.warn(f"the dashboard failed ({type(error).__name__}: {error}); going on with plain lines")
 
@@ -147,7 +149,7 @@ class Monitor:
     def finish(self, summary: dict[str, Any], total: Sample) -> None:
         """Show the last state, write the final figures, and print the closing summary."""
         verdict = judge(total, self.config.pipeline.schedule)
-        self._show(lambda: self.display.update(self.sample, verdict, list(self.warnings), summary["state"]))
+        self._show(lambda display: display.update(self.sample, verdict, list(self.warnings), summary["state"]))
         self.stop()
         if self.writer is not None:
             final = {
@@ -184,13 +186,10 @@ class Monitor:
     def stop(self) -> None:
         """Leave the terminal as it was."""
         if self.display is not None:
-            self._stop_display()
-
-    def _stop_display(self) -> None:
-        try:
-            self.display.stop()
-        except Exception:
-            log.exception("the display could not be stopped")
+            try:
+                self.display.stop()
+            except Exception:
+                log.exception("the display could not be stopped")
 
     def close(self) -> None:
         """Write out what is queued."""

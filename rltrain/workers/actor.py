@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 
@@ -28,6 +29,7 @@ from rltrain.shm.mailbox import Mailboxes
 from rltrain.shm.ring import FragmentMeta, TrajectoryRing
 from rltrain.shm.snapshots import SnapshotArea
 from rltrain.shm.weights import WeightBoard
+from rltrain.workers.channel import Channel
 
 WAIT_S = 0.2
 """Longest single wait before looking at the stop word and saying that the process lives."""
@@ -64,6 +66,16 @@ def behaviour_version(schedule: str, fragment_index: int) -> int | None:
     return None
 
 
+class Policy(Protocol):
+    """What answers an actor: the mailboxes, or a local policy."""
+
+    def post(self, lane: int, slot: int, step: int, fragment_index: int, required_version: int | None) -> None:
+        """Ask for the actions of one step."""
+
+    def wait_reply(self, lane: int, timeout_s: float) -> bool:
+        """Wait until they lie in the slot; False when they did not come in time."""
+
+
 class Actor:
     """Steps its lanes in turn: while one waits for actions, another is stepped.
 
@@ -71,10 +83,10 @@ class Actor:
         settings: `index`, `env`, `seed`, `num_envs`, `groups`, `schedule`, `when_full`, `fragment_length`.
         arena: the run's arena.
         groups: one env group for each lane.
-        policy: answers `post` and `wait_reply`: the mailboxes, or a local policy with the same two methods.
+        policy: chooses the actions.
     """
 
-    def __init__(self, settings: dict, arena: Arena, groups: list[EnvGroup], policy):
+    def __init__(self, settings: dict, arena: Arena, groups: list[EnvGroup], policy: Policy):
         self.settings = settings
         self.schedule = settings["schedule"]
         self.schema: FragmentSchema = arena.layout.schema
@@ -122,20 +134,21 @@ class Actor:
         enter = self.counters.enter
         while True:
             for lane in lanes:
-                if lane.slot is None:
-                    self._begin(lane)
+                slot = lane.slot
+                if slot is None:
+                    slot = self._begin(lane)
                 self._await_reply(lane)
                 enter("env_step")
-                action, obs_out, outputs = self._rows_of(lane)[lane.step]
+                action, obs_out, outputs = self._rows_of(lane, slot)[lane.step]
                 lane.group.step(action, obs_out, *outputs)
                 lane.step += 1
                 if lane.step < length:
                     self.policy.post(
-                        lane.number, lane.slot, lane.step, lane.fragment_index,
+                        lane.number, slot, lane.step, lane.fragment_index,
                         behaviour_version(self.schedule, lane.fragment_index),
                     )
                 else:
-                    self._finish(lane, obs_out)
+                    self._finish(lane, slot, obs_out)
                     self._try_begin(lane)
 
     def _await_reply(self, lane: Lane) -> None:
@@ -150,37 +163,38 @@ class Actor:
 
     # -- fragments --------------------------------------------------------------------------------------------
 
-    def _begin(self, lane: Lane) -> None:
-        """Begin the lane's next fragment, waiting for weights and a slot."""
-        if self._try_begin(lane):
-            return
+    def _begin(self, lane: Lane) -> int:
+        """Begin the lane's next fragment, waiting for weights and a slot; returns the slot."""
+        slot = self._try_begin(lane)
+        if slot is not None:
+            return slot
         self.mailboxes.set_live(lane.number, False)
         version = behaviour_version(self.schedule, lane.fragment_index)
-        while lane.slot is None:
+        while slot is None:
             if version is not None and self.board.latest_version < version:
                 self.counters.enter("wait_weights")
                 self.board.wait_version(version, WAIT_S)
-                self._try_begin(lane)
+                slot = self._try_begin(lane)
             else:
                 self.counters.enter("wait_slot")
                 slot = self.ring.claim(self.owner, WAIT_S)
                 if slot is not None:
                     self._open(lane, slot)
             self._look_up()
+        return slot
 
-    def _try_begin(self, lane: Lane) -> bool:
-        """Begin the lane's next fragment if weights and a slot are there now."""
+    def _try_begin(self, lane: Lane) -> int | None:
+        """Begin the lane's next fragment if weights and a slot are there now; returns the slot, or None."""
         version = behaviour_version(self.schedule, lane.fragment_index)
         if version is not None and self.board.latest_version < version:
-            return False
+            return None
         if self.settings["when_full"] == "overwrite_oldest":
             slot = self.ring.claim_overwriting(self.owner)
         else:
             slot = self.ring.claim(self.owner, 0)
-        if slot is None:
-            return False
-        self._open(lane, slot)
-        return True
+        if slot is not None:
+            self._open(lane, slot)
+        return slot
 
     def _open(self, lane: Lane, slot: int) -> None:
         snapshot_from = self.control.snapshot_fragment
@@ -193,16 +207,20 @@ class Actor:
         version = behaviour_version(self.schedule, lane.fragment_index)
         self.policy.post(lane.number, slot, 0, lane.fragment_index, version)
 
-    def _finish(self, lane: Lane, last_obs: dict[str, np.ndarray]) -> None:
+    def _finish(self, lane: Lane, slot: int, last_obs: dict[str, np.ndarray]) -> None:
         self.counters.enter("write")
-        slot = lane.slot
         for name, rows in last_obs.items():
             lane.carry[name][...] = rows
         self.published += 1
         version = int(self.ring.field("policy_version")[slot, 0])
         meta = FragmentMeta(lane.number, lane.fragment_index, version, self.published)
-        valid = self.ring.field("valid")[slot, : self.schema.fragment_length]
+        length = self.schema.fragment_length
+        valid = self.ring.field("valid")[slot, :length]
+        terminated, truncated = (self.ring.field(name)[slot, :length] for name in ("terminated", "truncated"))
+        lengths = self.ring.field("episode_length")[slot, :length][terminated | truncated]
         self.counters.add("env_steps", int(np.count_nonzero(valid)))
+        self.counters.add("episodes", len(lengths))
+        self.counters.observe_all("episode_length_steps", lengths)
         self.ring.publish(slot, self.owner, meta)
         self.counters.add("fragments")
         lane.slot = None
@@ -224,11 +242,10 @@ class Actor:
             at += array.nbytes
         lane.group.restore(payload[at:])
 
-    def _rows_of(self, lane: Lane) -> list:
-        """The views for each step of the lane's slot; made once for each slot, since making them costs more than a step."""
-        rows = lane.rows.get(lane.slot)
+    def _rows_of(self, lane: Lane, slot: int) -> list:
+        """The views for each step of a slot; made once for each lane and slot: making them costs more than a step."""
+        rows = lane.rows.get(slot)
         if rows is None:
-            slot = lane.slot
             arrays = {f.name: self.ring.field(f.name)[slot] for f in self.schema.fields}
             rows = lane.rows[slot] = [
                 (
@@ -241,7 +258,7 @@ class Actor:
         return rows
 
 
-def main(channel, settings: dict, fds: list[int]) -> None:
+def main(channel: Channel, settings: dict, fds: list[int]) -> None:
     """Run an actor: build the envs, report their spec, attach to the arena, step until told to stop."""
     seed_process(settings["seed"], settings["index"])
     num_envs, groups_per_actor = settings["num_envs"], settings["groups"]
@@ -257,7 +274,7 @@ def main(channel, settings: dict, fds: list[int]) -> None:
     if settings["inference"] == "local":
         from rltrain.inference.local_backend import LocalPolicy
 
-        policy = LocalPolicy(arena, spec, message["policy"], settings["counter_row"])
+        policy: Policy = LocalPolicy(arena, spec, message["policy"], settings["counter_row"])
     else:
         policy = Mailboxes(arena)
     actor = Actor(settings, arena, groups, policy)

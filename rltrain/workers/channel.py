@@ -14,6 +14,7 @@ import json
 import select
 import socket
 import struct
+from typing import overload
 
 _HEADER = struct.Struct("<II")  # bytes of the body, number of descriptors
 _MAX_FDS = 8
@@ -58,6 +59,12 @@ class Channel:
             self.sock.sendall(data[sent:])
         except (BrokenPipeError, ConnectionResetError) as error:
             raise ChannelClosed from error
+
+    @overload
+    def recv(self, timeout_s: None) -> tuple[dict, list[int]]: ...
+
+    @overload
+    def recv(self, timeout_s: float) -> tuple[dict, list[int]] | None: ...
 
     def recv(self, timeout_s: float | None) -> tuple[dict, list[int]] | None:
         """Return the next message and its descriptors; the caller owns them.

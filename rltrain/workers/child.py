@@ -25,6 +25,7 @@ import traceback
 from rltrain.errors import RltrainError
 from rltrain.workers.channel import Channel, ChannelClosed
 
+ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 
 
@@ -35,6 +36,13 @@ def die_with(parent_pid: int) -> None:
         os._exit(1)
 
 
+def ignore_ending_signals() -> None:
+    """Leave Ctrl-C and SIGTERM to the supervisor, which ends its children itself; they come blocked from there."""
+    for number in ENDING_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING_SIGNALS)
+
+
 def run_child(channel_fd: int, parent_pid: int) -> None:
     """Take the first message, run the role it names, and leave the process; never returns.
 
@@ -42,8 +50,7 @@ def run_child(channel_fd: int, parent_pid: int) -> None:
     sent to the supervisor with its traceback before.
     """
     die_with(parent_pid)
-    for number in (signal.SIGINT, signal.SIGTERM):  # meant for the supervisor, which ends its children itself
-        signal.signal(number, signal.SIG_IGN)
+    ignore_ending_signals()
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True)  # the supervisor asks a silent child where it hangs
     channel = Channel(socket.socket(fileno=channel_fd))

@@ -1,4 +1,7 @@
-"""Which torch device `learner.device` means."""
+"""Which torch device `learner.device` means.
+
+Owns: nothing. Called by the learner and the inference server at boot.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The running mean of return and length over the last episodes, in the order in which they were learned from."""
+"""The running mean of return and length over the last episodes, in the order in which they were learned from.
+
+Owns: nothing shared; written and read by the learner alone, kept in its checkpoints.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ class EpisodeWindow:
     """
 
     def __init__(self, size: int):
+        self.size = size
         self.returns: deque[float] = deque(maxlen=size)
         self.lengths: deque[int] = deque(maxlen=size)
         self.num_episodes = 0
@@ -22,13 +26,13 @@ class EpisodeWindow:
     def add(self, returns: np.ndarray, lengths: np.ndarray) -> None:
         """Add the episodes of one batch, oldest first. Returns float64 and lengths int64, both [episodes]."""
         self.num_episodes += len(returns)
-        self.returns.extend(returns[-self.returns.maxlen :].tolist())
-        self.lengths.extend(lengths[-self.lengths.maxlen :].tolist())
+        self.returns.extend(returns[-self.size :].tolist())
+        self.lengths.extend(lengths[-self.size :].tolist())
 
     @property
     def is_full(self) -> bool:
         """Whether as many episodes have ended as the window holds."""
-        return len(self.returns) == self.returns.maxlen
+        return len(self.returns) == self.size
 
     @property
     def return_mean(self) -> float:

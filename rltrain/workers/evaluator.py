@@ -18,9 +18,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from rltrain import native
 from rltrain.algos.flat_parameters import FlatParameters
@@ -60,12 +62,12 @@ class Player:
         is_stochastic: sample actions instead of taking the most likely one.
     """
 
-    def __init__(self, group: EnvGroup, spec: EnvSpec, model, seed: int, is_stochastic: bool):
+    def __init__(self, group: EnvGroup, spec: EnvSpec, model: Any, seed: int, is_stochastic: bool):
         self.group, self.model, self.seed, self.is_stochastic = group, model, seed, is_stochastic
         n = group.num_envs
         self.obs = {leaf.name: np.zeros((n, *leaf.shape), leaf.dtype) for leaf in spec.obs}
         self.action = np.zeros((n, *spec.action.stored_shape), spec.action.stored_dtype)
-        self.flags = {name: np.zeros(n, bool) for name in ("terminated", "truncated", "valid")}
+        self.terminated, self.truncated, self.valid = np.zeros(n, bool), np.zeros(n, bool), np.zeros(n, bool)
         self.reward, self.episode_return = np.zeros(n, np.float32), np.zeros(n, np.float64)
         self.episode_length = np.zeros(n, np.int64)
         self.noise = np.zeros((n, model.noise_components), np.float32)
@@ -82,10 +84,11 @@ class Player:
         while quota.any():
             self.act()
             self.group.step(
-                self.action, self.obs, self.reward, *self.flags.values(), self.episode_return, self.episode_length
+                self.action, self.obs, self.reward, self.terminated, self.truncated, self.valid,
+                self.episode_return, self.episode_length,
             )
             self.env_steps += 1
-            ended = (self.flags["terminated"] | self.flags["truncated"]) & (quota > 0)
+            ended = (self.terminated | self.truncated) & (quota > 0)
             for i in np.flatnonzero(ended):
                 scores.returns.append(float(self.episode_return[i]))
                 scores.lengths.append(int(self.episode_length[i]))
@@ -155,7 +158,7 @@ def evaluate_checkpoint(
     }
 
 
-def load_policy(checkpoint: dict, spec: EnvSpec):
+def load_policy(checkpoint: dict, spec: EnvSpec) -> nn.Module:
     """Build the model of a checkpoint, its weights and frozen statistics loaded.
 
     Raises:

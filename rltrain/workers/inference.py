@@ -22,9 +22,10 @@ from rltrain.inference.torch_backend import TorchBackend
 from rltrain.shm.arena import Arena, ArenaLayout
 from rltrain.shm.control import Control
 from rltrain.shm.counters import CounterBoard
-from rltrain.shm.mailbox import Mailboxes
+from rltrain.shm.mailbox import Mailboxes, PendingRequests
 from rltrain.shm.ring import TrajectoryRing
 from rltrain.shm.weights import WeightBoard
+from rltrain.workers.channel import Channel
 from rltrain.workers.device import resolve_device
 
 WAIT_S = 0.2
@@ -70,7 +71,7 @@ class InferenceServer:
                 continue
             version = self._version_for(int(pending.required_version[0]))
             if version is None:
-                counters.enter("load_weights")
+                counters.enter("wait_request")  # not there yet: the learner is at it
                 self.backend.board.wait_version(int(pending.required_version[0]), WAIT_S)
                 continue
             chosen = self._same_version(pending, num_pending)
@@ -94,14 +95,14 @@ class InferenceServer:
         return self.backend.load(wanted)
 
     @staticmethod
-    def _same_version(pending, num_pending: int) -> np.ndarray:
+    def _same_version(pending: PendingRequests, num_pending: int) -> np.ndarray:
         """Positions of the pending requests that want the oldest request's version, oldest first."""
         required = pending.required_version
         if num_pending == 1 or required[0] < 0:
             return np.arange(num_pending)
         return np.flatnonzero(required == required[0])
 
-    def _fire(self, pending, chosen: np.ndarray, version: int, reason: str) -> None:
+    def _fire(self, pending: PendingRequests, chosen: np.ndarray, version: int, reason: str) -> None:
         counters, n = self.counters, self.num_envs
         lanes, slots, steps = pending.lane[chosen], pending.slot[chosen], pending.step[chosen]
         started = counters.enter("gather")
@@ -128,7 +129,7 @@ class InferenceServer:
             self.adaptive.observe(num_rows, (ended - started) / 1e3, len(chosen), ended / 1e3)
 
 
-def main(channel, settings: dict, fds: list[int]) -> None:
+def main(channel: Channel, settings: dict, fds: list[int]) -> None:
     """Run the server: build the policy from the spec, attach to the arena, answer until told to stop."""
     import torch
 

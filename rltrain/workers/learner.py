@@ -1,45 +1,42 @@
-"""The learner: pulls batches, updates the policy, publishes weights, saves checkpoints, decides when training ends.
+"""The learner: pulls batches, updates the policy, publishes weights, asks for checkpoints, decides when training ends.
 
-Owns: the master weights, the optimiser, the count of env steps learned from, the checkpoint folder.
+Owns: the master weights, the optimiser, the count of env steps learned from.
 Written by: this process alone.
 Read by: everyone, through the weight board (weights) and the counter board (progress).
 Blocks on: the prefetch thread (a batch); at a checkpoint of a lockstep schedule, the actors' snapshots.
 Unblocked by: actors; every wait also times out to look at the stop word.
 If the peer dies: a dead actor delays the batch until it is restarted. If this process dies, the run ends and can be
-resumed from its last checkpoint.
-
-A checkpoint of a lockstep schedule is exact: it is taken where a version ends and holds the env states at the start
-of the next fragments, so that a resumed run equals one that was never stopped, where the envs can be captured.
+resumed from its last checkpoint (`saver.py`).
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import time
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import torch
 
 from rltrain.algos import load_algorithm
 from rltrain.algos.schedules import progress_at
 from rltrain.algos.train_state import TrainState
 from rltrain.config.load import config_from_dict
-from rltrain.errors import CheckpointError, TrainingError
+from rltrain.errors import TrainingError
 from rltrain.fields import EnvSpec
 from rltrain.models import build_model
 from rltrain.shm.arena import Arena, ArenaLayout
 from rltrain.shm.control import Control
 from rltrain.shm.counters import CounterBoard
 from rltrain.shm.ring import TrajectoryRing
-from rltrain.shm.snapshots import SnapshotArea
 from rltrain.shm.weights import WeightBoard
-from rltrain.workers.checkpoints import CheckpointStore, DiskFullError
+from rltrain.workers.channel import Channel
+from rltrain.workers.checkpoints import CheckpointStore
 from rltrain.workers.device import resolve_device
 from rltrain.workers.episodes import EpisodeWindow
 from rltrain.workers.prefetch import Batch, Prefetcher
+from rltrain.workers.saver import Saver
 
 log = logging.getLogger(__name__)
 WAIT_S = 0.2
@@ -55,7 +52,7 @@ class Learner:
         spec: what the env is.
     """
 
-    def __init__(self, channel, settings: dict, spec: EnvSpec):
+    def __init__(self, channel: Channel, settings: dict[str, Any], spec: EnvSpec):
         self.channel, self.spec = channel, spec
         self.settings = settings
         self.config = config_from_dict(settings["config"])
@@ -73,58 +70,35 @@ class Learner:
         self.version = 0
         self.env_steps = 0
         self.episodes = EpisodeWindow(run.target_window)
-        self.previous_weights: np.ndarray | None = None
-        self.restored_snapshots: dict[int, bytes] = {}
+        self.saver = Saver(channel, self.config, spec, self.state, settings["num_lanes"])
         self.snapshot_from: int | None = None
         self.reason: str | None = None
-        self.last_checkpoint: Path | None = None
-        self.next_checkpoint = self.config.checkpoint.every_env_steps or float("inf")
         log_distance = self.config.log.every_env_steps
         self.log_every = max(1, run.total_env_steps // 200) if log_distance == "auto" else log_distance
         self.next_log = 0
 
     # -- start ------------------------------------------------------------------------------------------------
 
-    def restore(self, checkpoint: dict) -> None:
+    def restore(self, checkpoint: dict[str, Any]) -> None:
         """Take up training where a checkpoint left it.
 
         Raises:
             CheckpointError: it belongs to another env or another model.
         """
-        saved = EnvSpec.from_dict(json.loads(checkpoint["spec"]))
-        if not saved.has_same_spaces(self.spec):
-            raise CheckpointError(
-                f"the checkpoint was made with env {saved.env_id} ({saved.action.kind} actions, "
-                f"{len(saved.obs)} observation fields), but env.id = {self.spec.env_id!r} has other spaces. "
-                "Resume with the configuration in the run folder."
-            )
-        self.state.load_state_dict(checkpoint["train_state"])
+        self.saver.restore(checkpoint)
         self.version = checkpoint["version"]
         self.env_steps = checkpoint["env_steps"]
         self.episodes.load_state_dict(checkpoint["episodes"])
-        if len(checkpoint["previous_weights"]):
-            self.previous_weights = checkpoint["previous_weights"].numpy()
         self.next_log = checkpoint["next_log"]
-        distance = self.config.checkpoint.every_env_steps
-        if distance is not None:
-            self.next_checkpoint = (self.env_steps // distance + 1) * distance
-        self.restored_snapshots = {int(k): v.numpy().tobytes() for k, v in checkpoint["snapshots"].items()}
 
     def attach(self, arena: Arena, run_folder: Path) -> None:
         """Map the arena, publish the first weights, start the prefetch thread."""
         settings = self.settings
         self.arena = arena
         self.ring, self.control, self.board = TrajectoryRing(arena), Control(arena), WeightBoard(arena)
-        self.snapshots = SnapshotArea(arena)
         self.counters = CounterBoard(arena).row(settings["counter_row"])
         self.counters.start(os.getpid())
-        self.store = CheckpointStore(
-            run_folder / "checkpoints", self.config.checkpoint.keep, self.config.checkpoint.keep_best
-        )
-        for lane, payload in self.restored_snapshots.items():
-            self.snapshots.write(lane, self.version, payload)
-        if self.previous_weights is not None:
-            self.board.publish(self.version - 1, self.previous_weights)
+        self.saver.attach(arena, run_folder, self.counters, self.version)
         pipeline = self.config.pipeline
         prefetch_settings = {
             "schedule": pipeline.schedule,
@@ -143,7 +117,7 @@ class Learner:
 
     # -- the loop ---------------------------------------------------------------------------------------------
 
-    def run(self) -> dict:
+    def run(self) -> dict[str, Any]:
         """Train to the end.
 
         Returns:
@@ -165,7 +139,7 @@ class Learner:
             "episodes": self.episodes.num_episodes,
             "return_mean": self.episodes.return_mean,
             "episode_length_mean_steps": self.episodes.length_mean,
-            "checkpoint": str(self.last_checkpoint) if self.last_checkpoint else None,
+            "checkpoint": str(self.saver.last) if self.saver.last else None,
             "weights_sha256": self.state.flat.hash(),
         }
 
@@ -218,7 +192,7 @@ class Learner:
                 f"non-finite loss at update {self.state.updates}: {bad} updates in a row were skipped "
                 f"(learner.max_bad_updates = {self.config.learner.max_bad_updates}).\n"
                 f"Lower algo.{self.config.algo.name}.learning_rate, or look at the env's observations and rewards. "
-                f"Last checkpoint: {self.last_checkpoint or 'none'}."
+                f"Last checkpoint: {self.saver.last or 'none'}."
             )
 
     def _at_version_end(self) -> bool:
@@ -232,14 +206,14 @@ class Learner:
             Whether training is over.
         """
         self.reason = self.reason or self._end_reason()
-        wanted = self.reason is not None or self.env_steps >= self.next_checkpoint
+        wanted = self.reason is not None or self.env_steps >= self.saver.next_at
         schedule = self.config.pipeline.schedule
         if schedule == "sync" and wanted:
             self.control.snapshot_fragment = self.version
             self._publish()
-            self._save(self._wait_snapshots())
+            self._save(self.saver.wait_snapshots(self.version))
         elif wanted and (schedule == "async" or self.snapshot_from == self.version):
-            self._save(self._wait_snapshots() if schedule == "overlap" else {})
+            self._save(self.saver.wait_snapshots(self.version) if schedule == "overlap" else {})
             if self.reason is None:
                 self._publish()
         else:
@@ -259,7 +233,7 @@ class Learner:
 
     def _checkpoint_is_near(self) -> bool:
         """Whether the next batch may bring the end or a checkpoint."""
-        return self.env_steps + self.rows_per_batch >= min(self.config.run.total_env_steps, self.next_checkpoint)
+        return self.env_steps + self.rows_per_batch >= min(self.config.run.total_env_steps, self.saver.next_at)
 
     def _publish(self) -> None:
         self.counters.enter("publish")
@@ -284,61 +258,18 @@ class Learner:
         self.channel.send({"metrics": values, "env_steps": self.env_steps, "updates": self.state.updates})
         self.next_log = (self.env_steps // self.log_every + 1) * self.log_every
 
-    # -- checkpoints ------------------------------------------------------------------------------------------
-
-    def _wait_snapshots(self) -> dict[int, bytes]:
-        """Collect every lane's env state at the start of the fragment that this version consumes next."""
-        if not self.spec.snapshot_bytes:
-            return {}
-        self.counters.enter("checkpoint")
-        found: dict[int, bytes] = {}
-        deadline = time.monotonic() + self.config.supervision.shutdown_grace_s / 2
-        while len(found) < self.settings["num_lanes"] and time.monotonic() < deadline and not self.control.stop:
-            for lane in range(self.settings["num_lanes"]):
-                snapshot = self.snapshots.read(lane)
-                if lane not in found and snapshot is not None and snapshot[0] == self.version:
-                    found[lane] = snapshot[1]
-            if len(found) < self.settings["num_lanes"]:
-                self.control.wait(WAIT_S / 10)
-                self.counters.beat()
-        return found
-
     def _save(self, snapshots: dict[int, bytes]) -> None:
-        self.counters.enter("checkpoint")
         self.snapshot_from = self.control.snapshot_fragment = None
-        distance = self.config.checkpoint.every_env_steps
-        if distance is not None:
-            self.next_checkpoint = (self.env_steps // distance + 1) * distance
-        previous = torch.zeros(0, dtype=torch.uint8)
-        if self.config.pipeline.schedule == "overlap" and self.version > 0:
-            previous = torch.zeros(self.state.flat.weight_bytes, dtype=torch.uint8)
-            if self.board.read(self.version - 1, previous.numpy()) is None:
-                previous = previous[:0]
-        score = self.episodes.return_mean
-        state = {
-            "spec": json.dumps(self.spec.to_dict()),
-            "config": json.dumps(self.settings["config"]),
-            "model": {name: x.detach().cpu().clone() for name, x in self.state.model.state_dict().items()},
-            "train_state": self.state.state_dict(),
+        progress = {
             "version": self.version,
             "env_steps": self.env_steps,
             "episodes": self.episodes.state_dict(),
-            "previous_weights": previous,
             "next_log": self.next_log,
-            "snapshots": {str(k): torch.frombuffer(bytearray(v), dtype=torch.uint8) for k, v in snapshots.items()},
         }
-        try:
-            self.last_checkpoint = self.store.save(state, self.env_steps, None if score != score else score)
-        except DiskFullError as error:
-            log.warning("%s", error)
-            self.channel.send({"warning": str(error)})
-            if self.reason is not None:
-                raise
-            return
-        self.channel.send({"checkpoint": str(self.last_checkpoint), "env_steps": self.env_steps})
+        self.saver.save(progress, snapshots, self.episodes.return_mean, is_last=self.reason is not None)
 
 
-def main(channel, settings: dict, fds: list[int]) -> None:
+def main(channel: Channel, settings: dict[str, Any], fds: list[int]) -> None:
     """Run the learner: build the model from the spec, attach to the arena, train."""
     torch.set_num_threads(settings["num_threads"])
     message, _ = channel.recv(None)

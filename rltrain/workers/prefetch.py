@@ -197,7 +197,9 @@ class Prefetcher:
         self.counters.add("copy_ns", time.monotonic_ns() - started)
         self.ready.put(batch)
 
-    def _to_device(self, host: HostBatch, columns: int):
+    def _to_device(
+        self, host: HostBatch, columns: int
+    ) -> tuple[dict[str, torch.Tensor], torch.cuda.Event | None]:
         names = [f.name for f in self.schema.fields if f.per_env and not f.name.startswith("episode_")]
         sliced = {name: host.tensors[name][:, :columns] for name in names}
         if self.stream is None:

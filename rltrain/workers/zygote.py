@@ -12,12 +12,11 @@ If the peer dies: the kernel kills it. If it dies: the supervisor starts another
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import sys
 
 from rltrain.workers.channel import Channel, ChannelClosed
-from rltrain.workers.child import die_with, run_child
+from rltrain.workers.child import die_with, ignore_ending_signals, run_child
 
 
 def serve(channel: Channel, supervisor_pid: int) -> None:
@@ -61,8 +60,7 @@ def main() -> None:
     """Load what the torch processes need, then serve. Command line as in `child.py`."""
     channel_fd, supervisor_pid = int(sys.argv[2]), int(sys.argv[3])
     die_with(supervisor_pid)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
+    ignore_ending_signals()
     import rltrain.workers.inference
     import rltrain.workers.learner  # noqa: F401
 

@@ -68,7 +68,7 @@ def test_create_large_arena_needs_no_dev_shm():
 
 def test_create_more_than_available_says_what_to_change(monkeypatch):
     monkeypatch.setattr(arena_module, "available_bytes", lambda: 8 << 20)
-    with pytest.raises(ConfigError, match="needs .* MiB in all, but 8 MiB are available") as error:
+    with pytest.raises(ConfigError, match=r"needs .* MiB in all, but 8 MiB are available") as error:
         arena(weight_bytes=10 << 20)
     for option in ("pipeline.num_slots = 6", "pipeline.fragment_length", "actors.envs_per_group"):
         assert option in str(error.value)

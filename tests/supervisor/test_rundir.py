@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -113,7 +114,7 @@ def test_create_on_a_read_only_disk_is_refused(mount_small_disk):
 
 def test_create_on_a_full_disk_is_refused_and_leaves_nothing(mount_small_disk):
     disk = mount_small_disk("size=64k")
-    with pytest.raises(OSError, match="No space left"), open(disk / "filler", "wb", buffering=0) as filler:
+    with open(disk / "filler", "wb", buffering=0) as filler, contextlib.suppress(OSError):
         while True:
             filler.write(b"x" * 4096)
     with pytest.raises(ConfigError, match="No space left"):

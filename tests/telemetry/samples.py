@@ -15,6 +15,16 @@ HEADER = RunHeader("cartpole", "CartPole-v1", "ppo", "overlap", "runs/cartpole-1
 RING = {"free": 10, "writing": 2, "ready": 0, "reading": 0}
 
 
+class Clock:
+    """Stands in for the `time` module; a test moves it."""
+
+    now = 100.0
+
+    def monotonic(self) -> float:
+        """Return the time that the test set, in seconds."""
+        return self.now
+
+
 def sample(shares: dict[str, dict[str, float]], num_actors: int = 2, **figures) -> Sample:
     """Return ten seconds in which every process of a role spent its time as `shares[role]` says."""
     processes = []

@@ -10,7 +10,7 @@ from rltrain.shm.counters import ROW_WORDS, STATES, CounterRow
 from rltrain.telemetry import ledger as ledger_module
 from rltrain.telemetry.ledger import Ledger
 from rltrain.telemetry.verdict import judge
-from tests.telemetry.samples import RING, row
+from tests.telemetry.samples import RING, Clock, row
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -28,13 +28,6 @@ def spend(made: CounterRow, **seconds: float) -> None:
 @pytest.fixture
 def clock(monkeypatch):
     """A clock of the ledger that the test moves."""
-
-    class Clock:
-        now = 100.0
-
-        def monotonic(self) -> float:
-            return self.now
-
     moved = Clock()
     monkeypatch.setattr(ledger_module, "time", moved)
     return moved

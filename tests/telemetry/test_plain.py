@@ -10,7 +10,7 @@ import pytest
 from rltrain.telemetry import plain
 from rltrain.telemetry.plain import PlainLines, choose_display
 from rltrain.telemetry.verdict import judge
-from tests.telemetry.samples import HEADER, sample
+from tests.telemetry.samples import HEADER, Clock, sample
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -20,13 +20,6 @@ SHARES = {"learner": {"update": 0.93, "wait_data": 0.05, "publish": 0.02}, "acto
 @pytest.fixture
 def clock(monkeypatch):
     """A clock of the plain lines that the test moves."""
-
-    class Clock:
-        now = 100.0
-
-        def monotonic(self) -> float:
-            return self.now
-
     moved = Clock()
     monkeypatch.setattr(plain, "time", moved)
     return moved
@@ -87,7 +80,7 @@ def test_plain_lines_reader_that_goes_away_ends_output_and_not_the_process():
     program = (
         "import sys\n"
         "from rltrain.telemetry.plain import PlainLines\n"
-        "from tests.telemetry.samples import HEADER, sample\n"
+        "from tests.telemetry.samples import Clock, HEADER, sample\n"
         "display = PlainLines(sys.stdout, HEADER, interval_s=0)\n"
         "display.start()\n"
         "sys.stdin.read()\n"

@@ -13,7 +13,6 @@ from rltrain.shm.counters import NUM_BINS
 from rltrain.telemetry import tensorboard
 from rltrain.telemetry.tensorboard import TensorboardWriter
 
-
 pytestmark = pytest.mark.timeout(120)
 
 

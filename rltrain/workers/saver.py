@@ -1,0 +1,153 @@
+"""The learner's checkpoints: when one is due, what it holds, and what makes it exact.
+
+Owns: the checkpoint folder, through `CheckpointStore`; the env states and the weights that a resumed run starts with.
+Written by: the learner, its only caller. Read by: a learner that resumes, and evaluation.
+Blocks on: the disk; in a lockstep schedule, the actors' snapshots. Unblocked by: the actors, or half of
+`supervision.shutdown_grace_s`, after which the checkpoint is written without the states that are missing.
+If the peer dies: an actor's env state is missing, and its envs start afresh when the run is resumed.
+
+A checkpoint of a lockstep schedule is exact: it is taken where a version ends and holds the env states at the start
+of the next fragments, so that a resumed run equals one that was never stopped, where the envs can be captured.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from rltrain.algos.train_state import TrainState
+from rltrain.config.schema import Config
+from rltrain.errors import CheckpointError
+from rltrain.fields import EnvSpec
+from rltrain.shm.arena import Arena
+from rltrain.shm.control import Control
+from rltrain.shm.counters import CounterRow
+from rltrain.shm.snapshots import SnapshotArea
+from rltrain.shm.weights import WeightBoard
+from rltrain.workers.channel import Channel
+from rltrain.workers.checkpoints import CheckpointStore, DiskFullError
+
+log = logging.getLogger(__name__)
+_LOOK_S = 0.02
+
+
+class Saver:
+    """Writes the checkpoints of one learner, and puts a resumed one's env states and weights into the arena.
+
+    Args:
+        channel: to the supervisor, which hears of each checkpoint.
+        config: the resolved configuration.
+        spec: what the env is.
+        state: model and optimiser.
+        num_lanes: env groups in the whole run.
+    """
+
+    def __init__(self, channel: Channel, config: Config, spec: EnvSpec, state: TrainState, num_lanes: int):
+        self.channel, self.config, self.spec, self.state, self.num_lanes = channel, config, spec, state, num_lanes
+        self.last: Path | None = None
+        """The checkpoint written last."""
+        self.next_at: float = config.checkpoint.every_env_steps or math.inf
+        """Env steps at which the next checkpoint is due."""
+        self._previous_weights: np.ndarray | None = None
+        self._snapshots: dict[int, bytes] = {}
+
+    def restore(self, checkpoint: dict[str, Any]) -> None:
+        """Load model and optimiser, and keep the rest for `attach`.
+
+        Raises:
+            CheckpointError: it belongs to another env or another model.
+        """
+        saved = EnvSpec.from_dict(json.loads(checkpoint["spec"]))
+        if not saved.has_same_spaces(self.spec):
+            raise CheckpointError(
+                f"the checkpoint was made with env {saved.env_id} ({saved.action.kind} actions, "
+                f"{len(saved.obs)} observation fields), but env.id = {self.spec.env_id!r} has other spaces. "
+                "Resume with the configuration in the run folder."
+            )
+        self.state.load_state_dict(checkpoint["train_state"])
+        if len(checkpoint["previous_weights"]):
+            self._previous_weights = checkpoint["previous_weights"].numpy()
+        self._snapshots = {int(k): v.numpy().tobytes() for k, v in checkpoint["snapshots"].items()}
+        self._plan_next(checkpoint["env_steps"])
+
+    def attach(self, arena: Arena, run_folder: Path, counters: CounterRow, version: int) -> None:
+        """Open the checkpoint folder; put env states of `version` and the weights before it into the arena."""
+        self.control, self.board, self.snapshots = Control(arena), WeightBoard(arena), SnapshotArea(arena)
+        self.counters = counters
+        limits = self.config.checkpoint
+        self.store = CheckpointStore(run_folder / "checkpoints", limits.keep, limits.keep_best)
+        for lane, payload in self._snapshots.items():
+            self.snapshots.write(lane, version, payload)
+        if self._previous_weights is not None:
+            self.board.publish(version - 1, self._previous_weights)
+
+    def wait_snapshots(self, version: int) -> dict[int, bytes]:
+        """Collect every lane's env state at the start of the fragment that this version consumes next."""
+        if not self.spec.snapshot_bytes:
+            return {}
+        self.counters.enter("checkpoint")
+        found: dict[int, bytes] = {}
+        deadline = time.monotonic() + self.config.supervision.shutdown_grace_s / 2
+        while len(found) < self.num_lanes and time.monotonic() < deadline and not self.control.stop:
+            for lane in range(self.num_lanes):
+                snapshot = self.snapshots.read(lane)
+                if lane not in found and snapshot is not None and snapshot[0] == version:
+                    found[lane] = snapshot[1]
+            if len(found) < self.num_lanes:
+                self.control.wait(_LOOK_S)
+                self.counters.beat()
+        return found
+
+    def save(self, progress: dict[str, Any], snapshots: dict[int, bytes], score: float, is_last: bool) -> None:
+        """Write a checkpoint and tell the supervisor.
+
+        Args:
+            progress: the learner's counts, `version` and `env_steps` among them; handed back as they are at resume.
+            snapshots: env state of each lane, as far as known.
+            score: mean return, NaN before the first episode has ended.
+            is_last: the run ends with it, so that a full disk is an error and not only a warning.
+
+        Raises:
+            CheckpointError: the disk is full at the end of the run, or cannot be written at all.
+            TrainingError: the weights are not finite.
+        """
+        self.counters.enter("checkpoint")
+        self._plan_next(progress["env_steps"])
+        state = {
+            **progress,
+            "spec": json.dumps(self.spec.to_dict()),
+            "config": json.dumps(self.config.model_dump(mode="json")),
+            "model": {name: x.detach().cpu().clone() for name, x in self.state.model.state_dict().items()},
+            "train_state": self.state.state_dict(),
+            "previous_weights": self._read_previous(progress["version"]),
+            "snapshots": {str(k): torch.frombuffer(bytearray(v), dtype=torch.uint8) for k, v in snapshots.items()},
+        }
+        try:
+            self.last = self.store.save(state, progress["env_steps"], None if math.isnan(score) else score)
+        except DiskFullError as error:
+            log.warning("%s", error)
+            self.channel.send({"warning": str(error)})
+            if is_last:
+                raise
+            return
+        self.channel.send({"checkpoint": str(self.last), "env_steps": progress["env_steps"]})
+
+    def _plan_next(self, env_steps: int) -> None:
+        distance = self.config.checkpoint.every_env_steps
+        if distance is not None:
+            self.next_at = (env_steps // distance + 1) * distance
+
+    def _read_previous(self, version: int) -> torch.Tensor:
+        """The weights before these, with which `overlap` acts; empty where none are wanted or left."""
+        if self.config.pipeline.schedule == "overlap" and version > 0:
+            previous = torch.zeros(self.state.flat.weight_bytes, dtype=torch.uint8)
+            if self.board.read(version - 1, previous.numpy()) is not None:
+                return previous
+        return torch.zeros(0, dtype=torch.uint8)

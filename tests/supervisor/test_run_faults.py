@@ -1,0 +1,171 @@
+"""Whole runs whose envs raise, die, hang or send nonsense, or whose training diverges."""
+
+from __future__ import annotations
+
+import math
+import re
+import signal
+
+import pytest
+import torch
+
+from rltrain.workers.checkpoints import CheckpointStore
+from tests.runs import scalars, toy, train, train_all, until
+
+pytestmark = pytest.mark.timeout(300)
+
+TOY = {**toy("Count", n=20), "supervision.max_restarts": 1, "supervision.restart_backoff_s": 0.05}
+LONG = {"run.total_env_steps": 10**9}
+NAN_STEP = 777
+
+
+@pytest.fixture(scope="module")
+def faults(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("faults")
+    once = str(folder / "died")
+    runs = {
+        "boom": {**TOY, **LONG, **toy("Boom", k=57)},
+        "boom in reset": {**TOY, **toy("Boom", k=0, where="reset")},
+        "boom in a later reset": {**TOY, **LONG, **toy("Boom", k=2, where="reset", n=10),
+                                 "supervision.max_restarts": 0},
+        "boom in constructor": {**TOY, **toy("Boom", where="init")},
+        "die once": {**TOY, **toy("Die", k=40, once=once), "run.total_env_steps": 4096},
+        "die": {**TOY, **LONG, **toy("Die", k=40)},
+        "hang": {**TOY, **LONG, **toy("Hang", k=20), "supervision.heartbeat_timeout_s": 3.0,
+                 "supervision.max_restarts": 0},
+        "hang in constructor": {**TOY, **toy("Hang", where="init"), "supervision.boot_timeout_s": 3.0},
+        "nan": {**TOY, **LONG, **toy("Scripted", bad_obs_step=NAN_STEP), "checkpoint.every_env_steps": 1024},
+        "diverged": {"env.id": "Pendulum-v1", "algo.ppo.learning_rate": 1e6, "run.total_env_steps": 20_000,
+                     "algo.ppo.max_grad_norm": "none", "checkpoint.every_env_steps": 256},
+    }  # fmt: skip
+    return train_all(folder, runs, at_once=4)
+
+
+def has_process_of(text: str) -> str:
+    """Return the name of the actor that a message names."""
+    found = re.search(r"actor-\d", text)
+    assert found, text
+    return found[0]
+
+
+def test_env_that_raises_in_step_ends_the_run_with_its_traceback_once(faults):
+    run = faults["boom"]
+    assert run.returncode == 4, run.stderr
+    assert run.stderr.count("Traceback") == 1
+    assert run.stderr.count("ValueError: boom") == 1
+    assert "toy_envs.py" in run.stderr
+    name = has_process_of(run.stderr)
+    assert re.search(r"env index \d", run.stderr)
+    assert "episode 3, step 17 (step 57 of this env)" in run.stderr
+    assert "supervision.max_restarts = 1" in run.stderr
+    assert not re.search("EOFError|BrokenPipe|ChannelClosed", run.stderr)
+    assert "ValueError: boom" in run.log(name)
+    assert run.summary["exit_code"] == 4
+    assert run.summary["restarts"] >= 1
+    assert run.checkpoints, "the learner saved what it had"
+
+
+@pytest.mark.parametrize("where", ["reset", "constructor"])
+def test_env_that_raises_while_starting_is_not_restarted(faults, where):
+    run = faults[f"boom in {where}"]
+    assert run.returncode == 3, run.stderr
+    assert run.stderr.count("Traceback") == 1
+    assert run.stderr.count("ValueError: boom") == 1
+    has_process_of(run.stderr)
+    assert not (run.directory / "runs").exists(), "nothing was trained"
+
+
+def test_env_that_raises_in_a_later_reset_is_placed(faults):
+    run = faults["boom in a later reset"]
+    assert run.returncode == 4, run.stderr
+    assert "In reset():" in run.stderr
+    assert "episode 3, reset" in run.stderr
+
+
+def test_actor_killed_once_is_restarted_and_the_run_finishes(faults):
+    run = faults["die once"].finished()
+    assert run.summary["restarts"] >= 1
+    assert run.summary["env_steps"] >= 4096
+    assert run.summary["return_mean"] == 20.0, "no episode was sewn together from two lives"
+    assert re.search(r"warning: actor-\d was killed by SIGKILL; the kernel does that when memory runs out", run.stdout)
+    assert run.stderr == ""
+
+
+def test_actor_killed_again_and_again_ends_the_run(faults):
+    run = faults["die"]
+    assert run.returncode == 4, run.stderr
+    assert re.search(r"actor-\d \(pid \d+\) was killed by SIGKILL", run.stderr)
+    assert "Traceback" not in run.stderr
+    assert run.checkpoints
+
+
+def test_hanging_env_is_named_with_state_and_stack(faults):
+    run = faults["hang"]
+    assert run.returncode == 4, run.stderr
+    assert re.search(r"actor-\d \(pid \d+\) gave no sign of life", run.stderr)
+    assert re.search(r"actor-\d silent for \d+ s in state env_step: .*toy_envs.py.* in _hang", run.stdout)
+    assert "_hang" in run.stderr, "the function in which it hangs"
+    assert run.summary["duration_s"] < 30
+
+
+def test_hanging_constructor_is_named_with_its_stack(faults):
+    run = faults["hang in constructor"]
+    assert run.returncode == 3, run.stderr
+    assert "actor-0" in run.stderr
+    assert "supervision.boot_timeout_s = 3" in run.stderr
+    assert "_hang" in run.stderr
+    assert "__init__" in run.stderr
+
+
+def finite_weights(path) -> bool:
+    checkpoint, _ = CheckpointStore.load(path)
+    optimizer = [x for x in checkpoint["train_state"]["optimizer"].values() if isinstance(x, torch.Tensor)]
+    return all(bool(x.isfinite().all()) for x in (*checkpoint["model"].values(), *optimizer))
+
+
+def test_env_that_sends_nan_is_named_and_nothing_of_it_is_saved(faults):
+    run = faults["nan"]
+    assert run.returncode == 5, run.stderr
+    assert "tests.toy_envs:Scripted" in run.stderr
+    assert f"(step {NAN_STEP} of this env)" in run.stderr
+    has_process_of(run.stderr)
+    assert re.search("nan", run.stderr, re.IGNORECASE)
+    assert "Traceback" not in run.stderr
+    assert run.summary["restarts"] == 0, "it would send it again"
+    assert run.checkpoints
+    assert all(finite_weights(path) for path in run.checkpoints)
+
+
+def test_diverging_training_stops_or_stays_finite(faults):
+    run = faults["diverged"]
+    assert run.returncode in (0, 5), run.stderr
+    if run.returncode == 5:
+        learner, actor = r"non-finite loss at update \d+", r"chose the action .*inf.*; it must be finite"
+        assert re.search(f"{learner}|{actor}", run.stderr), "whichever meets it first"
+        assert "learning_rate" in run.stderr
+    assert all(finite_weights(path) for path in run.checkpoints)
+    assert run.summary["return_mean"] is None or math.isfinite(run.summary["return_mean"])
+
+
+def test_killed_actor_is_restarted_within_seconds(tmp_path):
+    with train(tmp_path, {**LONG, "supervision.restart_backoff_s": 0.05, "log.every_env_steps": 256}) as run:
+        first = run.wait_training()
+        first["actor-0"].send_signal(signal.SIGKILL)
+        until(lambda: run.children().get("actor-0") not in (None, first["actor-0"]), "another actor-0", limit_s=15)
+        second = run.children()
+        second["actor-1"].send_signal(signal.SIGKILL)
+        until(lambda: run.children().get("actor-1") not in (None, first["actor-1"]), "another actor-1", limit_s=15)
+        at = max(curve(run))
+        until(lambda: max(curve(run)) > at, "training goes on")
+        run.signal(signal.SIGTERM)
+        ended = run.end()
+    assert ended.returncode == 143
+    assert ended.stderr == ""
+    assert ended.summary["restarts"] == 2
+    assert {name: second[name].pid for name in ("learner", "inference")} == {
+        name: first[name].pid for name in ("learner", "inference")
+    }
+
+
+def curve(run) -> list[int]:
+    return [step for step, _ in scalars(run.folder())["rollout/episodes"]]

@@ -1,0 +1,120 @@
+"""The first code of a child process: what it reports, how it ends, and with whom it dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+from rltrain.workers.channel import Channel, ChannelClosed
+from tests.runs import ROOT, until
+
+pytestmark = pytest.mark.timeout(60)
+
+ROLE = """
+import sys, types
+from rltrain.workers.child import run_child
+module = types.ModuleType("rltrain.workers.toy")
+exec(sys.argv[3], module.__dict__)
+sys.modules["rltrain.workers.toy"] = module
+run_child(int(sys.argv[1]), int(sys.argv[2]))
+"""
+CONFIG_ERROR = "from rltrain.errors import ConfigError\ndef main(channel, settings, fds): raise ConfigError('no good')"
+ECHO = "def main(channel, settings, fds):\n  channel.send({'echo': settings})\n  channel.recv(None)"
+HANG = "import threading\ndef main(channel, settings, fds):\n  channel.send({'up': 1})\n  threading.Event().wait()"
+
+
+@pytest.fixture
+def start():
+    """Start a child whose role is a piece of code; returns the process and our end of its channel."""
+    started = []
+
+    def start(role: str, parent_pid: int | None = None) -> tuple[subprocess.Popen, Channel]:
+        channel, theirs = Channel.pair()
+        arguments = [sys.executable, "-c", ROLE, str(theirs.fileno()), str(parent_pid or os.getpid()), role]
+        process = subprocess.Popen(
+            arguments, pass_fds=[theirs.fileno()], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
+        )
+        theirs.close()
+        started.append((process, channel))
+        if parent_pid is None:
+            channel.send({"name": "toy-0", "role": "toy", "settings": {"n": 3}})
+        return process, channel
+
+    yield start
+    for process, channel in started:
+        channel.close()
+        process.kill()
+        process.communicate(timeout=30)
+
+
+def test_child_says_its_pid_then_runs_its_role_with_its_settings(start):
+    process, channel = start(ECHO)
+    assert channel.recv(30)[0] == {"pid": process.pid}
+    assert channel.recv(30)[0] == {"echo": {"n": 3}}
+    assert psutil.Process(process.pid).name() == "rl:toy-0"
+    channel.send({})
+    assert process.wait(30) == 0
+
+
+@pytest.mark.parametrize(
+    ("role", "kind", "code"), [(CONFIG_ERROR, "ConfigError", 2), ("def main(*_): raise ValueError('boom')", "ValueError", 1)]
+)
+def test_child_reports_the_error_of_its_role_and_ends_with_its_code(start, role, kind, code):
+    process, channel = start(role)
+    channel.recv(30)
+    error = channel.recv(30)[0]["error"]
+    assert (error["kind"], error["exit_code"]) == (kind, code)
+    assert error["message"] in ("no good", "boom")
+    assert "in main" in error["traceback"]
+    assert process.wait(30) == code
+    assert kind in process.stderr.read(), "its log has it too"
+
+
+def test_child_whose_channel_closes_ends_without_a_traceback(start):
+    process, channel = start(ECHO)
+    channel.recv(30)
+    channel.recv(30)
+    channel.close()
+    process.wait(30)
+    assert process.stderr.read() == ""
+
+
+def test_child_ignores_ending_signals_and_shows_its_stack_when_asked(start):
+    process, channel = start(HANG)
+    channel.recv(30)
+    assert channel.recv(30)[0] == {"up": 1}
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+        process.send_signal(number)
+    assert "most recent call first" in process.stderr.readline()
+    assert "threading.py" in process.stderr.readline()
+    assert process.poll() is None
+
+
+def test_child_that_is_not_its_parents_leaves_at_once(start):
+    process, channel = start(ECHO, parent_pid=1)
+    assert process.wait(30) == 1
+    with pytest.raises(ChannelClosed):
+        channel.recv(30)
+
+
+def test_child_dies_with_its_parent(tmp_path):
+    """The parent in between is killed; the child, which waits for its first message, goes too."""
+    between = (
+        "import os, socket, subprocess, sys, time\n"
+        "ours, theirs = socket.socketpair()\n"
+        "child = subprocess.Popen([sys.executable, '-c', sys.argv[1], str(theirs.fileno()), str(os.getpid()), ''],"
+        " pass_fds=[theirs.fileno()])\n"
+        "ours.recv(1)\n"
+        "print(child.pid, flush=True)\n"
+        "child.wait()\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", between, ROLE], stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    child = psutil.Process(int(parent.stdout.readline()))
+    parent.kill()
+    parent.communicate(timeout=30)
+    until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, "the child is gone", limit_s=10)
