@@ -19,7 +19,7 @@ from typing import Any
 
 from rltrain.config.load import to_toml
 from rltrain.config.schema import Config
-from rltrain.errors import BootError
+from rltrain.errors import BootError, Interrupted
 from rltrain.fields import EnvSpec, FragmentSchema
 from rltrain.shm.arena import ArenaLayout
 from rltrain.supervisor.deaths import boot_error, log_tail
@@ -41,27 +41,30 @@ class Boot:
         fleet: the processes, none started yet.
         folder: of the run to continue, None for a new run.
         on_message: gets what is not about boot.
+        signals: numbers of the signals that asked to stop, filled by the caller's handler.
     """
 
     def __init__(
         self, config: Config, fleet: Fleet, folder: RunFolder | None,
-        on_message: Callable[[Child, dict[str, Any]], None],
+        on_message: Callable[[Child, dict[str, Any]], None], signals: list[int],
     ):
         self.config, self.fleet, self.folder = config, fleet, folder
-        self.on_message = on_message
+        self.on_message, self.signals = on_message, signals
         self.is_resume = folder is not None
         self.spec: EnvSpec | None = None
         self.memory: RunMemory | None = None
         self.start_version = 0
         self.resumed: tuple[int, int] | None = None
         """Env steps and updates of a resumed run's checkpoint."""
+        self.device = config.learner.device
+        """Where the learner trains; resolved once it has answered."""
         self._replies: dict[str, dict[str, Any]] = {}
 
     def run(self) -> tuple[EnvSpec, RunFolder, RunMemory]:
         """Start every process and wait until all are ready.
 
         Raises:
-            RltrainError: one failed, or was not ready in time.
+            RltrainError: one failed, was not ready in time, or a signal asked to stop.
         """
         fleet = self.fleet
         names = sorted(fleet.plans, key=lambda name: fleet.plans[name].needs_torch)
@@ -76,6 +79,8 @@ class Boot:
                 if not child.is_alive or child.error is not None:
                     raise boot_error(child)
             fleet.launcher.check_zygote()
+            if self.signals:
+                raise Interrupted("Stopped while starting; nothing was trained.", self.signals[0])
             if time.monotonic() > deadline:
                 raise self._timeout()
         spec, folder, memory = self.spec, self.folder, self.memory
@@ -143,7 +148,7 @@ class Boot:
             roles=tuple(plan.role for plan in plans),
         )
         self.memory = RunMemory.create(layout, {plan.name: plan.row for plan in plans})
-        self.start_version = learner["version"]
+        self.start_version, self.device = learner["version"], learner["device"]
         if self.is_resume:
             self.resumed = learner["env_steps"], learner["updates"]
         for lane in range(num_lanes(config)):

@@ -70,7 +70,9 @@ class Supervisor:
         self.fleet = Fleet(
             plan_roles(self.config, str(folder.path) if folder else None), launcher, self.config.log.max_log_mib
         )
-        self.boot = Boot(self.config, self.fleet, folder, self._on_message)
+        self.signals: list[int] = []
+        """Signals that asked to stop, in order."""
+        self.boot = Boot(self.config, self.fleet, folder, self._on_message, self.signals)
         self.spec: EnvSpec
         self.folder: RunFolder
         self.memory: RunMemory
@@ -81,7 +83,6 @@ class Supervisor:
         self.clock_start: float = time.monotonic() - (time.time() - psutil.Process().create_time())
         self.done: dict | None = None
         self.failure: RltrainError | None = None
-        self.signals: list[int] = []
         self.first_update_s: float | None = None
         self.num_restarts = 0
         self.next_eval = self.config.eval.every_env_steps or 0
@@ -99,7 +100,8 @@ class Supervisor:
             self.dead_actors = DeadActors(self.memory, self.fleet.plans)
             self.heartbeats = Heartbeats(self.config.supervision, self.memory.rows, self.monitor.warn)
             self.monitor.start(
-                self.folder.path, self.spec, list(self.memory.rows.items()), self.memory.ring.states, self.boot.resumed
+                self.folder.path, self.spec, list(self.memory.rows.items()), self.memory.ring.states,
+                self.boot.resumed, self.boot.device,
             )
             self._watch()
             return self._sum_up()
@@ -214,7 +216,14 @@ class Supervisor:
     def _tick(self) -> None:
         self.dead_actors.reclaim()
         self.heartbeats.check(self.fleet.alive(), is_learner_exempt=self.first_update_s is None)
-        self.monitor.tick("stopping" if self.signals else "training")
+        self.monitor.tick(self._phase())
+
+    def _phase(self) -> str:
+        if self.signals:
+            return "stopping"
+        if self.evaluation is None:
+            return "training"
+        return f"training, evaluated {self.evaluation['eval/return_mean']:,.1f} at {self.evaluation['env_steps']:,}"
 
     def _ask_for_evaluation(self) -> None:
         evaluator, distance = self.fleet.children.get("evaluator"), self.config.eval.every_env_steps

@@ -56,7 +56,7 @@ class Monitor:
 
     def start(
         self, folder: Path, spec: EnvSpec, rows: list[tuple[str, CounterRow]],
-        ring_states: Callable[[], dict[str, int]], resumed: tuple[int, int] | None,
+        ring_states: Callable[[], dict[str, int]], resumed: tuple[int, int] | None, device: str,
     ) -> None:
         """Begin to show and to write.
 
@@ -66,6 +66,7 @@ class Monitor:
             rows: name and counter row of every process.
             ring_states: how many slots are in which state.
             resumed: env steps and updates that a resumed run starts with, None for a new run.
+            device: where the learner trains.
         """
         config = self.config
         file_log = logging.FileHandler(folder / "logs" / "supervisor.log")
@@ -77,7 +78,7 @@ class Monitor:
         self.ledger = Ledger(rows, ring_states, self.gpus, env_steps, updates)
         self.header = RunHeader(
             config.run.name, spec.env_id, config.algo.name, config.pipeline.schedule, os.path.relpath(folder),
-            config.run.total_env_steps, config.run.target_return, config.learner.device, self._notes(spec),
+            config.run.total_env_steps, config.run.target_return, device, self._notes(spec),
         )
         if config.log.tensorboard:
             self.writer = TensorboardWriter(

@@ -283,6 +283,7 @@ def main(channel: Channel, settings: dict[str, Any], fds: list[int]) -> None:
     channel.send({
         "weight_bytes": learner.state.flat.weight_bytes,
         "version": learner.version,
+        "device": str(learner.device),
         "env_steps": learner.env_steps,
         "updates": learner.state.updates,
     })
