@@ -149,6 +149,7 @@ class Actor:
                     )
                 else:
                     self._finish(lane, slot, obs_out)
+                    self._look_up()  # a policy of its own and `overwrite_oldest` never make it wait
                     self._try_begin(lane)
 
     def _await_reply(self, lane: Lane) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from rltrain.errors import ConfigError
-from rltrain.fields import LeafSpec
+from rltrain.fields import ActionSpec, EnvSpec, LeafSpec
 from rltrain.models import build_model
 from tests.specs import ALL_ACTIONS, TWO_WAY, VECTOR, env_spec, model_section
 
@@ -158,3 +158,14 @@ def test_models_and_algorithms_do_not_load_the_compiler():
         "assert not new and 'torch._dynamo' not in sys.modules, new"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_own_model_of_the_example_gives_rows_for_policy_and_value():
+    spec = EnvSpec("x", (LeafSpec("obs", "box", (4,), "float32"),), ActionSpec("discrete", (), "int64", (3,), (0,)))
+    model = build_model(spec, {"kind": "configs.own_model:make_model", "kwargs": {"width": 8}}, False)
+
+    policy, value = model.policy_and_value({"obs": torch.ones(5, 4)}, 3)
+
+    assert policy.mode().shape == (3,)
+    assert value.shape == (5,)
+    assert torch.equal(value, model.value({"obs": torch.ones(5, 4)}))

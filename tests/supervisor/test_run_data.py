@@ -33,7 +33,8 @@ def runs(tmp_path_factory):
         "overwriting": {**ASYNC, "pipeline.when_full": "overwrite_oldest", "pipeline.num_slots": 8, "pipeline.inference": "local",
                         "run.total_env_steps": 30_000, "algo.appo.epochs": 8},
         "ratio": {"env.id": "Pendulum-v1", "env.normalize_obs": True, "pipeline.schedule": "sync",
-                  "log.every_env_steps": 1, "model.initial_log_std": 0.5, "run.total_env_steps": 6400,
+                  "log.every_env_steps": 1, "model.initial_log_std": 0.5, "algo.ppo.learning_rate": 3e-3,
+                  "run.total_env_steps": 6400,
                   "pipeline.fragment_length": 8},
     }  # fmt: skip
     ended = train_all(folder, configs)
@@ -77,6 +78,7 @@ def test_async_run_ends_with_a_bounded_lag(runs):
 def test_overwriting_run_ends_and_counts_what_it_dropped(runs):
     assert runs["overwriting"].summary["dropped_env_steps"] > 0
     assert runs["overwriting"].summary["policy_lag_p99_versions"] <= 3
+    assert set(runs["overwriting"].summary["ledger"]) == {"learner", "actor-0", "actor-1"}
     assert set(runs["overwriting"].summary["ledger"]) == {"learner", "actor-0", "actor-1"}
 
 

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from rltrain.shm.counters import STATES
-from rltrain.telemetry import curves
+from rltrain.telemetry import curves, metrics
 from rltrain.telemetry.gpu import GpuSample
 from rltrain.telemetry.ledger import Ledger
 from rltrain.telemetry.metrics import METRICS, as_markdown, metric_for
@@ -78,3 +80,9 @@ def test_as_markdown_has_a_row_of_five_cells_for_each_metric():
     lines = as_markdown().splitlines()
     assert len(lines) == len(METRICS) + 2
     assert {line.replace("\\|", "").count("|") for line in lines} == {6}
+
+
+def test_readme_table_is_the_table_in_the_code():
+    page = (Path(metrics.__file__).parent / "README.md").read_text(encoding="utf-8")
+
+    assert metrics.as_markdown().strip() in page
