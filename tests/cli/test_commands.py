@@ -127,6 +127,7 @@ def test_run_then_eval_then_resume_of_a_short_training(tmp_path):
     assert rltrain("runs", cwd=tmp_path).stdout.splitlines()[1].split()[:2] == [folder.name, "finished"]
 
     played = rltrain("eval", "latest", "--episodes", "3", "--json", cwd=tmp_path)
+    assert played.returncode == 0, played.stderr
     result = json.loads(played.stdout)
     assert len(result["returns"]) == 3
     (written,) = folder.glob("eval-checkpoint-*.json")

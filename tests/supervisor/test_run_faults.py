@@ -24,6 +24,7 @@ def faults(tmp_path_factory):
     folder = tmp_path_factory.mktemp("faults")
     once = str(folder / "died")
     runs = {
+        "hang in constructor": {**TOY, **toy("Hang", where="init"), "supervision.boot_timeout_s": 10.0},
         "boom": {**TOY, **LONG, **toy("Boom", k=57)},
         "boom in reset": {**TOY, **toy("Boom", k=0, where="reset")},
         "boom in a later reset": {**TOY, **LONG, **toy("Boom", k=2, where="reset", n=10),
@@ -33,7 +34,6 @@ def faults(tmp_path_factory):
         "die": {**TOY, **LONG, **toy("Die", k=40)},
         "hang": {**TOY, **LONG, **toy("Hang", k=20), "supervision.heartbeat_timeout_s": 3.0,
                  "supervision.max_restarts": 0},
-        "hang in constructor": {**TOY, **toy("Hang", where="init"), "supervision.boot_timeout_s": 3.0},
         "nan": {**TOY, **LONG, **toy("Scripted", bad_obs_step=NAN_STEP), "checkpoint.every_env_steps": 1024},
         "diverged": {"env.id": "Pendulum-v1", "algo.ppo.learning_rate": 1e6, "run.total_env_steps": 20_000,
                      "algo.ppo.max_grad_norm": "none", "checkpoint.every_env_steps": 256},
@@ -112,7 +112,7 @@ def test_hanging_constructor_is_named_with_its_stack(faults):
     run = faults["hang in constructor"]
     assert run.returncode == 3, run.stderr
     assert "actor-0" in run.stderr
-    assert "supervision.boot_timeout_s = 3" in run.stderr
+    assert "supervision.boot_timeout_s = 10" in run.stderr
     assert "_hang" in run.stderr
     assert "__init__" in run.stderr
 

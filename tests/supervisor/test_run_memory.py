@@ -69,7 +69,7 @@ def test_every_process_dies_with_the_group_and_the_run_starts_again(running):
     os.killpg(run.process.pid, signal.SIGKILL)
     assert run.end().returncode == -signal.SIGKILL
     until(lambda: not run.survivors(), "no process is left", limit_s=10)
-    assert not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children.values())
+    until(lambda: not any(map(is_alive, children.values())), "no worker is left", limit_s=10)
     with train(run.directory, {}) as again:
         ended = again.end()
     assert ended.returncode == 0, ended.stderr
@@ -84,6 +84,10 @@ def test_supervisor_killed_alone_takes_its_children_along(tmp_path):
         run.signal(signal.SIGKILL)
         run.end()
         until(lambda: not run.survivors(), "no process is left", limit_s=10)
+
+
+def is_alive(process: psutil.Process) -> bool:
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 
 import numpy as np
@@ -51,7 +52,9 @@ class Answers:
 class Rig:
     """An actor with two groups, and a learner that takes what it publishes."""
 
-    def __init__(self, env: dict, num_envs: int, length: int, schedule="async", num_slots=6, model=None, when_full="block"):
+    def __init__(
+        self, env: dict, num_envs: int, length: int, schedule="async", num_slots=6, model=None, when_full="block"
+    ):
         section = EnvSection(**env).model_dump(mode="json")
         self.groups = [make_group(section, num_envs, 7, i * num_envs) for i in range(2)]
         self.spec = describe(section, self.groups[0])
@@ -139,7 +142,7 @@ def test_actor_stores_each_transition_once_and_marks_reset_rows(rig):
         assert np.array_equal(rows["reward"][:12].T, [[1, 1, 1, 0] * 3] * 2)
         assert (rows["episode_return"][rows["truncated"]] == 3).all()
         assert (rows["episode_length"][rows["truncated"]] == 3).all()
-        for before, after in zip(parts, parts[1:], strict=False):
+        for before, after in itertools.pairwise(parts):
             assert np.array_equal(before["obs"][6], after["obs"][0])
     assert side.counters.get("env_steps") >= 6 * 2 * 4
 

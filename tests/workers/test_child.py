@@ -62,7 +62,8 @@ def test_child_says_its_pid_then_runs_its_role_with_its_settings(start):
 
 
 @pytest.mark.parametrize(
-    ("role", "kind", "code"), [(CONFIG_ERROR, "ConfigError", 2), ("def main(*_): raise ValueError('boom')", "ValueError", 1)]
+    ("role", "kind", "code"),
+    [(CONFIG_ERROR, "ConfigError", 2), ("def main(*_): raise ValueError('boom')", "ValueError", 1)],
 )
 def test_child_reports_the_error_of_its_role_and_ends_with_its_code(start, role, kind, code):
     process, channel = start(role)

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.timeout(60)
 class Learner:
     """What the learner sees of the pipeline."""
 
-    def __init__(self, schedule: str, first_batch: int = 0, minimum: int = 2, maximum: int = 4, max_policy_lag: int = 3):
+    def __init__(self, schedule: str, first_batch: int = 0, minimum: int = 2, maximum: int = 4, max_policy_lag=3):
         self.arena = arena(num_slots=16)
         self.ring, self.counters = TrajectoryRing(self.arena), counters(self.arena, LEARNER)
         settings = {
