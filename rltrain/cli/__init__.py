@@ -84,6 +84,7 @@ def app() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with its code; errors raised on purpose become one message without traceback."""
+    _open_missing_streams()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a locale without a character is no reason to fail
@@ -102,6 +103,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = CLOSED_OUTPUT_EXIT_CODE
     sys.exit(code or 0)
+
+
+def _open_missing_streams() -> None:
+    """Point streams that were closed (`>&-`) to /dev/null, lest the next file opened be taken for one of them."""
+    for fd, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number: this one
+            setattr(sys, name, open(fd, "r" if fd == 0 else "w", closefd=False))
 
 
 def _show(error: RltrainError) -> None:

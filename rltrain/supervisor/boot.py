@@ -11,6 +11,7 @@ Called by the supervisor once; afterwards it brings the processes that are resta
 
 from __future__ import annotations
 
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from typing import Any
 
 from rltrain.config.load import to_toml
 from rltrain.config.schema import Config
-from rltrain.errors import BootError, Interrupted
+from rltrain.errors import BootError, Interrupted, RltrainError
 from rltrain.fields import EnvSpec, FragmentSchema
 from rltrain.shm.arena import ArenaLayout
 from rltrain.supervisor.deaths import boot_error, log_tail
@@ -29,6 +30,10 @@ from rltrain.supervisor.memory import RunMemory
 from rltrain.supervisor.roles import num_actors, num_lanes, num_slots, policy_settings
 from rltrain.supervisor.rundir import RunFolder
 
+_ADVICE = {
+    "actor": "An env's constructor or its first reset may hang: run `rltrain doctor CONFIG`, or raise the limit.",
+    "other": "The model may be too large for this machine, or the machine too busy: raise the limit.",
+}
 _STACK_S = 0.5
 """What a process gets to write its stack."""
 
@@ -153,15 +158,36 @@ class Boot:
             self.resumed = learner["env_steps"], learner["updates"]
         for lane in range(num_lanes(config)):
             self.memory.mailboxes.set_progress(lane, self.start_version)
-        if self.folder is None:
-            self.folder = RunFolder.create(Path(config.run.dir), config.run.name)
-        self.folder.write_config(to_toml(config))
-        self.folder.write_state({"env_id": spec.env_id})
+        self.folder = self._make_folder(spec)
         self.fleet.open_logs(self.folder.logs)
         self.send_layout(self.fleet.children["learner"])
 
+    def _make_folder(self, spec: EnvSpec) -> RunFolder:
+        """Write what the run folder says from the beginning; a new one that cannot be written goes again."""
+        folder = self.folder or RunFolder.create(Path(self.config.run.dir), self.config.run.name)
+        try:
+            folder.write_config(to_toml(self.config))
+            folder.write_state({"env_id": spec.env_id})
+        except RltrainError:
+            folder.release()
+            if self.folder is None:
+                shutil.rmtree(folder.path, ignore_errors=True)
+            raise
+        return folder
+
+    def _owes_an_answer(self, child: Child) -> bool:
+        """Whether boot waits for this child, and not this child for another."""
+        if child.is_ready:
+            return False
+        if child.role == "actor" and child.name not in self._replies:
+            return True
+        if child.role == "learner" and self.spec is not None and child.name not in self._replies:
+            return True
+        return self.memory is not None and (child.role == "learner" or self.fleet.children["learner"].is_ready)
+
     def _timeout(self) -> BootError:
-        waiting = [child for child in self.fleet.children.values() if not child.is_ready]
+        waiting = [child for child in self.fleet.children.values() if self._owes_an_answer(child)]
+        waiting = waiting or [child for child in self.fleet.children.values() if not child.is_ready]
         first = waiting[0]
         end(first, signal.SIGUSR1)
         deadline = time.monotonic() + _STACK_S
@@ -169,6 +195,5 @@ class Boot:
             self.fleet.poll(left)  # returns with the first piece of it
         return BootError(
             f"{', '.join(c.name for c in waiting)} not ready after supervision.boot_timeout_s = "
-            f"{self.config.supervision.boot_timeout_s:g} s. An env's constructor or its first reset may hang: run "
-            f"`rltrain doctor CONFIG`, or raise the limit.\nWhere {first.name} is:\n{log_tail(first)}"
+            f"{self.config.supervision.boot_timeout_s:g} s. {_ADVICE['actor' if first.role == 'actor' else 'other']}\nWhere {first.name} is:\n{log_tail(first)}"
         )

@@ -17,24 +17,39 @@ from rltrain.errors import (
 from rltrain.supervisor.launcher import Child
 
 TAIL_LINES = 20
-_TOLD_AS_THEY_ARE = {kind.__name__: kind for kind in (ConfigError, CheckpointError, EnvContractError, TrainingError)}
+_BY_NAME = {kind.__name__: kind for kind in (CheckpointError, EnvContractError)}
+_BY_EXIT_CODE: dict[int, type[RltrainError]] = {kind.exit_code: kind for kind in (ConfigError, TrainingError)}
 
 
 def boot_error(child: Child) -> RltrainError:
     """Return the error of a child that ended or failed before it was ready."""
     error = child.error
     if error is None:
-        return BootError(f"{child.name} {child.describe_end()} while starting.\n{log_tail(child)}")
-    if error["kind"] in _TOLD_AS_THEY_ARE:
-        return _TOLD_AS_THEY_ARE[error["kind"]](error["message"])
+        return BootError(f"{child.name} {child.describe_end()}, while starting.{child.hint()}\n{log_tail(child)}")
+    kind = _told_kind(child)
+    if kind is not None:
+        return kind(error["message"])
     return BootError(f"{child.name} failed while starting:\n{error['traceback']}")
 
 
 def told_error(child: Child) -> RltrainError | None:
     """Return the error that a child reported, if it is one that a restart would meet again; None otherwise."""
-    if child.error and child.error["kind"] in _TOLD_AS_THEY_ARE:
-        return _TOLD_AS_THEY_ARE[child.error["kind"]](f"{child.name}: {child.error['message']}")
-    return None
+    kind = _told_kind(child)
+    return None if kind is None or child.error is None else kind(f"{child.name}: {child.error['message']}")
+
+
+def _told_kind(child: Child) -> type[RltrainError] | None:
+    """The kind of error that a child reported, None for one that says nothing to the user but its traceback."""
+    if child.error is None:
+        return None
+    return _BY_NAME.get(child.error["kind"]) or _BY_EXIT_CODE.get(child.error["exit_code"])
+
+
+def why_it_ended(child: Child) -> str:
+    """Say in one line why a child ended; an exception may come without a message."""
+    if child.error is None:
+        return child.describe_end()
+    return ": ".join([child.error["kind"], *child.error["message"].splitlines()[:1]])
 
 
 def death_error(child: Child, reason: str = "") -> RltrainError:
@@ -42,7 +57,7 @@ def death_error(child: Child, reason: str = "") -> RltrainError:
     told = told_error(child)
     if told is not None:
         return told
-    lines = [f"{child.name} (pid {child.pid}) {child.describe_end()}.{' ' + reason if reason else ''}"]
+    lines = [f"{child.name} (pid {child.pid}) {child.describe_end()}.{child.hint()}{' ' + reason if reason else ''}"]
     lines += [child.error["traceback"] if child.error else log_tail(child)]
     lines.append(f"Its log: {child.log.path}")
     return WorkerDied("\n".join(lines))

@@ -5,15 +5,17 @@ Knows nothing of training; `supervisor.py` decides what their messages and their
 
 from __future__ import annotations
 
+import logging
 import os
 import selectors
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rltrain.supervisor.launcher import Child, Launcher, end
-from rltrain.supervisor.logs import BoundedLog
+from rltrain.supervisor.logs import BoundedLog, LogHandler
 from rltrain.supervisor.roles import RolePlan
 from rltrain.workers.channel import ChannelClosed
 
@@ -41,7 +43,12 @@ class Fleet:
         self.plans = {plan.name: plan for plan in plans}
         self.launcher = launcher
         self.children: dict[str, Child] = {}
-        self.logs = {name: BoundedLog(max_log_mib * _BYTES_PER_MIB) for name in self.plans}
+        self.logs = {name: BoundedLog(max_log_mib * _BYTES_PER_MIB) for name in (*self.plans, "supervisor")}
+        self.log_handler = LogHandler(self.logs["supervisor"])
+        self.logger = logging.getLogger("rltrain")
+        self.logger.addHandler(self.log_handler)
+        self.logger.setLevel(logging.INFO)
+        self.logger.propagate = False
         self.selector = selectors.DefaultSelector()
         self.wakeup_read, self.wakeup_write = os.pipe()
         os.set_blocking(self.wakeup_read, False)
@@ -126,11 +133,19 @@ class Fleet:
         """Return the children that have not ended."""
         return [child for child in self.children.values() if child.is_alive]
 
-    def wait_all(self, timeout_s: float) -> list[tuple[Child, dict]]:
-        """Wait until every child has ended, then kill what is left; returns the messages that still came."""
+    def wait_all(self, timeout_s: float, is_urgent: Callable[[], bool]) -> list[tuple[Child, dict]]:
+        """Wait until every child has ended, then kill what is left.
+
+        Args:
+            timeout_s: longest wait.
+            is_urgent: whether to wait no longer; looked at after each message, death or signal.
+
+        Returns:
+            The messages that still came.
+        """
         messages = []
         deadline = time.monotonic() + timeout_s
-        while self.alive() and (left := deadline - time.monotonic()) > 0:
+        while self.alive() and not is_urgent() and (left := deadline - time.monotonic()) > 0:
             messages += self.poll(min(left, 0.5)).messages
         self.kill_all()
         return messages
@@ -153,5 +168,6 @@ class Fleet:
         signal.signal(signal.SIGCHLD, self.previous_child_handler)
         os.close(self.wakeup_read)
         os.close(self.wakeup_write)
+        self.logger.removeHandler(self.log_handler)
         for log in self.logs.values():
             log.close()

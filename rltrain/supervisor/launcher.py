@@ -60,9 +60,12 @@ class Child:
             return "gave no sign of life and was killed"
         if self.status >= 0:
             return f"ended with exit code {self.status}"
-        name = signal.Signals(-self.status).name
-        hint = "; the kernel does that when memory runs out" if name == "SIGKILL" else ""
-        return f"was killed by {name}{hint}"
+        return f"was killed by {signal.Signals(-self.status).name}"
+
+    def hint(self) -> str:
+        """Say what may be behind the end, a sentence after a space, or nothing."""
+        is_killed = self.status == -signal.SIGKILL and not self.is_silent
+        return " The kernel does that when memory runs out." if is_killed else ""
 
 
 @dataclass
@@ -140,11 +143,13 @@ class Launcher:
         """Return the children that have ended since the last call."""
         while True:
             try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
+                ended_one = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             except ChildProcessError:
                 break
-            if pid == 0:
+            if ended_one is None:
                 break
+            _kill_group(ended_one.si_pid)  # before it is reaped, so that its number cannot be another's yet
+            pid, status = os.waitpid(ended_one.si_pid, 0)
             self.statuses[pid] = os.waitstatus_to_exitcode(status)
         ended = [child for child in children if child.is_alive and child.pid in self.statuses]
         for child in ended:
@@ -189,6 +194,14 @@ def _ending_signals_blocked() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _kill_group(leader: int) -> None:
+    """Kill what a child's env started and left behind: each child leads a process group of its own."""
+    try:
+        os.killpg(leader, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        pass
 
 
 def _one_thread_environment() -> dict[str, str]:

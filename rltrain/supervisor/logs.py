@@ -9,6 +9,7 @@ If the supervisor dies: the pipes break, and the children end with it.
 
 from __future__ import annotations
 
+import logging
 import os
 import selectors
 from collections import deque
@@ -49,7 +50,11 @@ class BoundedLog:
     def open(self, path: Path) -> None:
         """Write to this file from now on; it is appended to when it exists, as at a resumed run."""
         self.path = Path(path)
-        self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        try:
+            self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        except OSError:
+            self.lost_bytes += len(self._early)
+            return
         self._size = os.fstat(self._fd).st_size
         early, self._early = self._early, b""
         self._append(early)
@@ -103,6 +108,19 @@ class BoundedLog:
         os.ftruncate(self._fd, 0)
         self._size = 0
         self._size = os.write(self._fd, marker + kept)
+
+
+class LogHandler(logging.Handler):
+    """Sends this process's own log records to a bounded log, which no full disk can make fail."""
+
+    def __init__(self, log: BoundedLog):
+        super().__init__()
+        self._log = log
+        self.setFormatter(logging.Formatter("%(asctime)s supervisor %(levelname)s %(message)s"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one record."""
+        self._log.write(self.format(record).encode(errors="replace") + b"\n")
 
 
 class OutputPump:

@@ -11,15 +11,16 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 from rltrain.config.load import LoadedConfig
-from rltrain.errors import Interrupted, RltrainError
+from rltrain.errors import Interrupted, RltrainError, TrainingError
 from rltrain.fields import EnvSpec
 from rltrain.supervisor.boot import Boot
 from rltrain.supervisor.dead_actors import DeadActors
-from rltrain.supervisor.deaths import death_error, told_error
+from rltrain.supervisor.deaths import death_error, told_error, why_it_ended
 from rltrain.supervisor.fleet import Fleet
 from rltrain.supervisor.heartbeats import Heartbeats
 from rltrain.supervisor.launcher import Child, Launcher
@@ -30,6 +31,8 @@ from rltrain.supervisor.rundir import RunFolder, check_writable
 from rltrain.telemetry.monitor import Monitor
 
 log = logging.getLogger(__name__)
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 TICK_S = 1.0
 """Distance between two looks at heartbeats and two samples of the counters."""
@@ -51,10 +54,13 @@ def run(loaded: LoadedConfig, resume: Path | None, dashboard: bool, launcher: La
         RltrainError: what went wrong, with its exit code.
     """
     supervisor = Supervisor(loaded, resume, dashboard, launcher)
+    previous = supervisor.catch_signals()
     try:
         return supervisor.run()
     finally:
         supervisor.close()
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 class Supervisor:
@@ -87,6 +93,7 @@ class Supervisor:
         self.num_restarts = 0
         self.next_eval = self.config.eval.every_env_steps or 0
         self.is_evaluating = False
+        self.last_checkpoint: str | None = None
         self.evaluation: dict | None = None
         """The latest evaluation."""
 
@@ -94,7 +101,6 @@ class Supervisor:
 
     def run(self) -> int:
         """Boot, watch until the learner is done, sum up."""
-        previous = {number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             self.spec, self.folder, self.memory = self.boot.run()
             self.dead_actors = DeadActors(self.memory, self.fleet.plans)
@@ -107,8 +113,12 @@ class Supervisor:
             return self._sum_up()
         finally:
             self.monitor.stop()
-            for number, handler in previous.items():
-                signal.signal(number, handler)
+
+    def catch_signals(self) -> dict[int, Any]:
+        """Have SIGINT, SIGTERM and SIGHUP (the terminal is gone) stop the run, but for those that nohup and the like
+        turned off; returns the handlers they had."""
+        caught = [number for number in STOP_SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
+        return {number: signal.signal(number, self._on_signal) for number in caught}
 
     def _on_signal(self, number: int, _frame: object) -> None:
         self.signals.append(number)
@@ -153,6 +163,7 @@ class Supervisor:
             self.evaluation = {"env_steps": message["env_steps"], **message["evaluation"]}
             self.is_evaluating = False
         elif "checkpoint" in message:
+            self.last_checkpoint = message["checkpoint"]
             log.info("checkpoint written: env_steps=%d path=%s", message["env_steps"], message["checkpoint"])
         elif "warning" in message:
             self.monitor.warn(f"{child.name}: {message['warning']}")
@@ -173,7 +184,7 @@ class Supervisor:
         """A child ended while training."""
         if self.failure is not None or self.done is not None:
             return
-        why = child.error["message"].splitlines()[0] if child.error else child.describe_end()
+        why = why_it_ended(child)
         if child.role == "learner":
             self.failure = death_error(child)
         elif child.role == "inference":
@@ -185,7 +196,8 @@ class Supervisor:
                 self.dead_actors.disown(child.name)
             else:
                 self.is_evaluating = False
-            decision = self.restarts.after_death(child.name, time.monotonic(), child.is_ready)
+            may_differ = child.is_ready or child.error is None  # what it reported while starting, it would again
+            decision = self.restarts.after_death(child.name, time.monotonic(), may_differ)
             if isinstance(decision, Restart):
                 self.due[child.name] = decision.at_s
                 self.monitor.warn(f"{child.name} {why}; restarting it. See {child.log.path}")
@@ -243,12 +255,15 @@ class Supervisor:
         self.memory.control.stop = True
         seconds = self.now_s
         total = self.monitor.total()
-        for child, message in self.fleet.wait_all(self.config.supervision.shutdown_grace_s):
+        num_signals = len(self.signals)
+        for child, message in self.fleet.wait_all(
+            self.config.supervision.shutdown_grace_s, lambda: len(self.signals) > num_signals
+        ):
             self._on_message(child, message)
         learner = self.fleet.children["learner"]
         if self.done is None and self.failure is None:
             self.failure = death_error(learner)
-        done = self.done or {"reason": "failed", "env_steps": int(self.memory.rows["learner"].get("env_steps"))}
+        done = self.done or self._last_known()
         code = self._exit_code()
         summary = {
             **done,
@@ -264,10 +279,26 @@ class Supervisor:
             "error": str(self.failure) if self.failure else None,
         }
         self.monitor.finish(summary, total)
-        self.folder.write_summary({**summary, **self.monitor.summary_figures(total)})
+        try:
+            self.folder.write_summary({**summary, **self.monitor.summary_figures(total)})
+        except RltrainError as error:
+            self.failure = self.failure or TrainingError(str(error))
         if self.failure is not None:
             raise self.failure
         return code
+
+    def _last_known(self) -> dict[str, Any]:
+        """What a learner that can no longer say it had come to."""
+        learner = self.memory.rows["learner"]
+        saved = sorted(self.folder.checkpoints.glob("checkpoint-*.pt"))
+        return {
+            "reason": "failed",
+            "env_steps": int(learner.get("env_steps")),
+            "updates": int(learner.get("updates")),
+            "return_mean": learner.get("return_mean"),
+            "episode_length_mean_steps": learner.get("length_mean"),
+            "checkpoint": self.last_checkpoint or (str(saved[-1]) if saved else None),
+        }
 
     def _exit_code(self) -> int:
         if self.failure is not None:
@@ -281,8 +312,8 @@ class Supervisor:
         memory, folder = self.boot.memory, self.boot.folder
         if memory is not None:
             memory.control.stop = True
-        self.fleet.close()
         self.monitor.close()
+        self.fleet.close()
         if folder is not None:
             folder.release()
         if memory is not None:

@@ -69,11 +69,6 @@ class Monitor:
             device: where the learner trains.
         """
         config = self.config
-        file_log = logging.FileHandler(folder / "logs" / "supervisor.log")
-        file_log.setFormatter(logging.Formatter("%(asctime)s supervisor %(levelname)s %(message)s"))
-        logging.getLogger("rltrain").addHandler(file_log)
-        logging.getLogger("rltrain").setLevel(logging.INFO)
-        logging.getLogger("rltrain").propagate = False
         env_steps, updates = resumed or (0, 0)
         self.ledger = Ledger(rows, ring_states, self.gpus, env_steps, updates)
         self.header = RunHeader(
@@ -197,6 +192,3 @@ class Monitor:
         if self.writer is not None:
             self.writer.close()
         self.gpus.close()
-        for handler in list(logging.getLogger("rltrain").handlers):
-            handler.close()
-            logging.getLogger("rltrain").removeHandler(handler)

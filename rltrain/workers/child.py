@@ -25,7 +25,7 @@ import traceback
 from rltrain.errors import RltrainError
 from rltrain.workers.channel import Channel, ChannelClosed
 
-ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 
 
@@ -50,6 +50,7 @@ def run_child(channel_fd: int, parent_pid: int) -> None:
     sent to the supervisor with its traceback before.
     """
     die_with(parent_pid)
+    os.setpgid(0, 0)  # so that what an env starts can be found, and ended with it
     ignore_ending_signals()
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True)  # the supervisor asks a silent child where it hangs
