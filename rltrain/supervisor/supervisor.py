@@ -200,7 +200,7 @@ class Supervisor:
             decision = self.restarts.after_death(child.name, time.monotonic(), may_differ)
             if isinstance(decision, Restart):
                 self.due[child.name] = decision.at_s
-                self.monitor.warn(f"{child.name} {why}; restarting it. See {child.log.path}")
+                self.monitor.warn(f"{child.name} {why}.{child.hint()} Restarting it; see {child.log.path}")
             elif child.role == "evaluator":
                 self.monitor.warn(f"evaluator {why}; no more evaluations. See {child.log.path}")
             else:

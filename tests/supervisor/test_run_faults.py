@@ -87,7 +87,7 @@ def test_actor_killed_once_is_restarted_and_the_run_finishes(faults):
     assert run.summary["restarts"] >= 1
     assert run.summary["env_steps"] >= 4096
     assert run.summary["return_mean"] == 20.0, "no episode was sewn together from two lives"
-    assert re.search(r"warning: actor-\d was killed by SIGKILL; the kernel does that when memory runs out", run.stdout)
+    assert re.search(r"warning: actor-\d was killed by SIGKILL\. The kernel does that when memory runs out", run.stdout)
     assert run.stderr == ""
 
 

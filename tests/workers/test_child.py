@@ -92,7 +92,8 @@ def test_child_ignores_ending_signals_and_shows_its_stack_when_asked(start):
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
         process.send_signal(number)
     assert "most recent call first" in process.stderr.readline()
-    assert "threading.py" in process.stderr.readline()
+    calls = iter(process.stderr.readline, "")
+    assert any("in main" in call for call in calls), "the role, wherever it just is"
     assert process.poll() is None
 
 
