@@ -13,7 +13,7 @@ from rltrain.models.heads import make_head
 
 
 class ResidualNet(nn.Module):
-    """One residual block over a plain Box observation, shared by policy and value."""
+    """One residual block over a plain observation, its values taken as numbers, shared by policy and value."""
 
     def __init__(self, spec: EnvSpec, width: int):
         super().__init__()
@@ -29,7 +29,8 @@ class ResidualNet(nn.Module):
         """Uniform numbers per row that sampling an action wants."""
 
     def _features(self, obs: dict[str, Tensor]) -> Tensor:
-        hidden = self.inputs(obs[self.name].flatten(1).float())
+        rows = obs[self.name]  # [B, *leaf.shape]; a Discrete leaf has no axis but B
+        hidden = self.inputs(rows.reshape(len(rows), -1).float())
         return hidden + self.block(hidden)
 
     def policy(self, obs: dict[str, Tensor]):

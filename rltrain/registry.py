@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Callable
 from difflib import get_close_matches
+from types import TracebackType
 from typing import Any
 
 from rltrain.errors import ConfigError
@@ -30,7 +31,7 @@ def load_factory(target: str, option: str) -> Callable[..., Any]:
 
     Raises:
         ConfigError: the module or the attribute is missing, or it cannot be called.
-            An exception inside the module itself is not caught: it is the user's, with its own traceback.
+            An exception inside the module itself passes: it is the user's, with the traceback of their own lines.
     """
     module_name, _, path = target.partition(":")
     _make_working_directory_importable()
@@ -38,11 +39,15 @@ def load_factory(target: str, option: str) -> Callable[..., Any]:
         found: Any = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not (module_name == error.name or module_name.startswith(error.name + ".")):
+            error.__traceback__ = _without_importlib(error.__traceback__)
             raise
         raise ConfigError(
             f"{option} = {target!r}: there is no module {error.name!r}. Accepted: `module:factory` with a module that "
             f"Python finds from {os.getcwd()} or among the installed packages. Install it or run from its folder."
         ) from error
+    except Exception as error:
+        error.__traceback__ = _without_importlib(error.__traceback__)
+        raise
     for part in path.split("."):
         if not hasattr(found, part):
             raise ConfigError(f"{option} = {target!r}: {module_name!r} has no {path!r}.{_suggestion(part, dir(found))}")
@@ -52,6 +57,16 @@ def load_factory(target: str, option: str) -> Callable[..., Any]:
             f"{option} = {target!r} is {type(found).__name__}, which cannot be called. Accepted: a class or a function."
         )
     return found
+
+
+def _without_importlib(trace: TracebackType | None) -> TracebackType | None:
+    """Return a traceback without this module's own frame and those of the import machinery."""
+    if trace is None:
+        return None
+    rest, file = _without_importlib(trace.tb_next), trace.tb_frame.f_code.co_filename
+    if file.startswith("<frozen importlib") or file in (importlib.__file__, __file__):
+        return rest
+    return TracebackType(rest, trace.tb_frame, trace.tb_lasti, trace.tb_lineno)
 
 
 def _make_working_directory_importable() -> None:

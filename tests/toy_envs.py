@@ -16,6 +16,8 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from rltrain.shm.mailbox import Mailboxes
+
 
 class Count(gymnasium.Env):
     """Observes how many steps the episode has; reward 1; ends after `n` steps.
@@ -112,12 +114,17 @@ class Die(Count):
         k: the step.
         n: length of an episode.
         once: a path; the file is made at the first death, and with it there no env dies again.
+        spared: the first envs built in a process that do not die.
     """
 
-    def __init__(self, k: int = 500, n: int = 20, once: str | None = None):
+    num_built = 0
+
+    def __init__(self, k: int = 500, n: int = 20, once: str | None = None, spared: int = 0):
         super().__init__(n)
-        self.k, self.once = k, once
+        self.k = k if Die.num_built >= spared else 0
+        self.once = once
         self.num_steps = 0
+        Die.num_built += 1
 
     def step(self, action: Any):
         """Die if the time has come."""
@@ -128,6 +135,31 @@ class Die(Count):
                     pass
             os.kill(os.getpid(), signal.SIGKILL)
         return super().step(action)
+
+
+class DieInGap(Count):
+    """Has its process killed once after a lane's fragment was published and before its progress is noted.
+
+    Args:
+        once: a path; the file is made at the death, and with it there the process lives.
+        lane: the lane.
+        fragment_index: the progress that is not noted.
+        n: length of an episode.
+    """
+
+    def __init__(self, once: str, lane: int, fragment_index: int, n: int = 20):
+        super().__init__(n)
+        note = Mailboxes.set_progress
+
+        def set_progress(mailboxes: Mailboxes, of_lane: int, progress: int) -> None:
+            if (of_lane, progress) == (lane, fragment_index) and not os.path.exists(once):
+                with open(once, "x"):
+                    pass
+                os.kill(os.getpid(), signal.SIGKILL)
+            note(mailboxes, of_lane, progress)
+
+        if not os.path.exists(once):
+            Mailboxes.set_progress = set_progress
 
 
 class Hang(Count):

@@ -94,9 +94,21 @@ class RewardScaler:
         return {name: getattr(self, name).clone() for name in ("running_return", "mean", "variance", "count")}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Restore what `state_dict` returned."""
-        for name, tensor in state.items():
-            getattr(self, name).copy_(tensor)
+        """Restore what `state_dict` returned.
+
+        The statistics hold for any number of envs. The running returns are of certain envs: where their number was
+        another, every env begins anew.
+        """
+        for statistic in ("mean", "variance", "count"):
+            getattr(self, statistic).copy_(state[statistic])
+        if state["running_return"].shape == self.running_return.shape:
+            self.running_return.copy_(state["running_return"])
+        else:
+            self.running_return.zero_()
+
+    def restart(self, envs: slice) -> None:
+        """Forget the running returns of envs that were reset between two batches."""
+        self.running_return[envs] = 0
 
 
 def _rounds(lanes: np.ndarray) -> list[np.ndarray]:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from rltrain.algos.adam import FlatAdam
 from rltrain.algos.flat_parameters import FlatParameters
 from rltrain.algos.reward_scaling import RewardScaler
+from rltrain.errors import CheckpointError
 from rltrain.fields import OBS
 
 if TYPE_CHECKING:
@@ -110,14 +111,38 @@ class TrainState:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned, in place."""
+        """Restore what `state_dict` returned, in place, also from a run with another number of envs or device.
+
+        The order of minibatches is another on another kind of device, whose generator starts from the seed.
+
+        Raises:
+            CheckpointError: it is of another model; nothing was changed.
+        """
+        saved = state["weights"].numel(), state["optimizer"]["mean"].numel()
+        if saved != (self.flat.weight_bytes, self.flat.flat.numel()):
+            raise CheckpointError(
+                f"the checkpoint does not fit the model: it holds {saved[0]} bytes of weights with {saved[1]} trained "
+                f"numbers, the model of this configuration has {self.flat.weight_bytes} with {self.flat.flat.numel()}. "
+                "The checkpoint is damaged, or the code of the model has changed since. Use that code, or start anew."
+            )
+        self._load_generator(state["generator"].cpu())
         self.flat.load(state["weights"].cpu().numpy())
         self.optimizer.load_state_dict(state["optimizer"])
-        self.generator.set_state(state["generator"].cpu())
         self.reward_scaler.load_state_dict(state["reward_scaler"])
         self.updates = state["updates"]
         self._bad_updates.fill_(state["bad_updates"])
         self._bad_updates_in_a_row.fill_(state["bad_updates_in_a_row"])
+
+    def _load_generator(self, state: Tensor) -> None:
+        if state.shape != self.generator.get_state().shape:
+            return
+        try:
+            self.generator.set_state(state)
+        except RuntimeError as error:
+            raise CheckpointError(
+                f"the checkpoint is damaged: its generator of minibatch orders is none ({error}). "
+                "Use another checkpoint, or start anew."
+            ) from None
 
 
 def observations(batch: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -40,9 +40,7 @@ def command(
     _clear_progress(as_json)
     for warning in result["warnings"]:
         click.echo(f"warning: {warning}", err=True)
-    checkpoint = _checkpoint_file(path, result["env_steps"])
-    result["checkpoint"] = str(checkpoint)
-    target = _result_path(checkpoint)
+    target = _result_path(Path(result["checkpoint"]))
     try:
         target.write_text(json.dumps(result, indent=2) + "\n")
     except OSError as error:
@@ -64,11 +62,6 @@ def _find(run: str) -> Path:
     from rltrain.supervisor.rundir import find_run
 
     return find_run(run, Path("runs"))
-
-
-def _checkpoint_file(path: Path, env_steps: int) -> Path:
-    """The file that was played: of a run folder, its checkpoint of so many env steps."""
-    return path / "checkpoints" / f"checkpoint-{env_steps:012d}.pt" if path.is_dir() else path
 
 
 def _result_path(checkpoint: Path) -> Path:

@@ -21,6 +21,7 @@ def command(folder: Path) -> int:
     """
     from rltrain.errors import ConfigError
     from rltrain.supervisor.rundir import list_runs
+    from rltrain.telemetry.figures import decimal
 
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"{str(folder)!r} is a file. Accepted: the folder of the runs (run.dir).")
@@ -34,7 +35,7 @@ def command(folder: Path) -> int:
             run.name,
             run.state,
             "-" if run.env_steps is None else f"{run.env_steps:,}",
-            "-" if run.return_mean is None else f"{run.return_mean:.1f}",
+            "-" if run.return_mean is None else decimal(run.return_mean),
             "-" if run.duration_s is None else _duration(run.duration_s),
             time.strftime("%Y-%m-%d %H:%M", time.localtime(run.started)),
         ))

@@ -189,7 +189,8 @@ class SupervisionSection(Section):
     boot_timeout_s: Annotated[float, Field(gt=0)] = 120.0
     """Longest time from start to readiness of a process. Unit: seconds."""
     heartbeat_timeout_s: Annotated[float, Field(gt=0)] = 60.0
-    """Longest silence of a running process before it is killed; one env step may not take longer. Unit: seconds."""
+    """Longest silence of a running process before it is killed; one env step, one batch's update and one checkpoint
+    may not take longer each. Unit: seconds."""
     max_restarts: Annotated[int, Field(ge=0)] = 3
     """Restarts of each actor before the run stops."""
     restart_backoff_s: Annotated[float, Field(ge=0)] = 0.5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import traceback
 import warnings
 from collections.abc import Iterator
@@ -11,11 +12,12 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec as Registration
 from gymnasium.utils.env_checker import check_env
 
+from rltrain.envs.endings import autoreset, truncation
 from rltrain.envs.findings import Finding, findings_of
 from rltrain.envs.group import EnvGroup
 from rltrain.envs.lookup import find_env
 from rltrain.envs.make import describe, has_native, make_group, make_single
-from rltrain.envs.probe import probe
+from rltrain.envs.probe import Ends, Probe, probe
 from rltrain.errors import ConfigError, EnvContractError
 from rltrain.fields import ActionSpec, EnvSpec
 
@@ -31,50 +33,63 @@ def check(env: dict) -> list[Finding]:
     Args:
         env: the `[env]` section as a dict.
 
-    Builds one group of two envs and two single ones. What an env's own code raises becomes a finding, too.
+    Builds one group of two envs and two single ones. What an env's own code raises becomes a finding, too, and what
+    is logged in training is not: the findings say it.
     """
+    logger = logging.getLogger("rltrain.envs")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        return _check(env)
+    finally:
+        logger.setLevel(level)
+
+
+def _check(env: dict) -> list[Finding]:
     try:
         group = make_group(env, GROUP_SIZE, 0, 0)
     except ConfigError as error:
         return [Finding("error", "build", problem) for problem in error.problems]
     except Exception as error:
-        return [_raised("build", "the constructor", error)]
+        return [_raised("build", "importing or building it", error)]
+    ends = Ends()
     try:
-        findings = list(_check_group(env, group))
+        findings = list(_check_group(env, group, ends))
     finally:
         group.close()
-    if any(f.topic in ("group", "spaces") and f.level == "error" for f in findings) or not _has_single(env, group):
+    if any(f.topic == "spaces" and f.level == "error" for f in findings):
         return findings
-    single = make_single(env)
-    try:
-        findings += findings_of(env, single, probe(single))
-    except Exception as error:
-        findings.append(_raised("step", "the environment, stepped with random actions,", error))
-    finally:
-        single.close()
-    return [*findings, *_gymnasium_checker(env)]
+    has_single = _has_single(env, group)
+    if has_single:
+        is_known = any(f.topic == "stepping" and f.level == "error" for f in findings)
+        findings += _check_single(env, ends, is_known)
+    findings.append(truncation(group.max_episode_steps, ends))
+    return [*findings, *_gymnasium_checker(env)] if has_single else findings
 
 
 # -- the group, as an actor has it ----------------------------------------------------------------------------
 
 
-def _check_group(env: dict, group: EnvGroup) -> Iterator[Finding]:
+def _check_group(env: dict, group: EnvGroup, ends: Ends) -> Iterator[Finding]:
+    spec, problem = None, None
     try:
         spec = describe(env, group)
-        _step_group(group, spec)
+        _step_group(group, spec, ends)
     except ConfigError as error:
         yield from (Finding("error", "spaces", problem) for problem in error.problems)
         return
     except EnvContractError as error:
-        yield Finding("error", "group", f"Training stops with: {error}")
-        return
+        problem = Finding("error", "stepping", f"Training stops with: {error}")
     except Exception as error:
-        yield _raised("group", "a group of two envs", error)
-        return
+        problem = _raised("stepping", "a group of two envs", error)
     yield Finding("ok", "spaces", f"observation {group.observation_space}, action {group.action_space}")
+    yield problem or Finding("ok", "stepping", f"{GROUP_ROWS} steps of a group of two envs, as an actor makes them")
     yield _vectorization(env, group)
+    yield autoreset(group)
     yield from _actions(group.action_space)
     yield from _time_limit(group)
+    if spec is None:
+        return
     if spec.snapshot_bytes == 0:
         yield Finding(
             "warning", "snapshots", "The state of this environment cannot be saved as data, so a resumed run begins "
@@ -85,13 +100,14 @@ def _check_group(env: dict, group: EnvGroup) -> Iterator[Finding]:
         yield Finding("ok", "snapshots", f"env states are part of checkpoints, {size} bytes for two envs")
 
 
-def _step_group(group: EnvGroup, spec: EnvSpec) -> None:
+def _step_group(group: EnvGroup, spec: EnvSpec, ends: Ends) -> None:
     n, rng = group.num_envs, np.random.default_rng(0)
     obs = {leaf.name: np.zeros((n, *leaf.shape), leaf.dtype) for leaf in spec.obs}
     outputs = [np.zeros(n, dtype) for dtype in ("float32", "bool", "bool", "bool", "float64", "int64")]
     group.reset(obs)
     for _ in range(GROUP_ROWS):
         group.step(_random_actions(spec.action, n, rng), obs, *outputs)
+        ends.add(outputs[1], outputs[2])
 
 
 def _random_actions(spec: ActionSpec, num_envs: int, rng: np.random.Generator) -> np.ndarray:
@@ -140,6 +156,30 @@ def _time_limit(group: EnvGroup) -> Iterator[Finding]:
         yield Finding("ok", "time_limit", f"episodes are cut after {limit} steps, as a truncation")
 
 
+def _check_single(env: dict, ends: Ends, is_known: bool) -> list[Finding]:
+    """Probe one env; what it raises is a finding unless `is_known`, and what it returned before is looked at, too."""
+    findings: list[Finding] = []
+    try:
+        single = make_single(env)
+    except Exception as error:
+        return [_raised("build", "building a single environment", error)]
+    found, raised = Probe(), None
+    try:
+        probe(single, found)
+    except Exception as error:
+        raised = error
+    try:
+        findings.extend(findings_of(env, single, found))
+    except Exception as error:
+        raised = raised or error
+    finally:
+        single.close()
+    if raised is not None and not is_known:
+        findings.append(_raised("stepping", "the environment, stepped with random actions,", raised))
+    ends.join(found.ends)
+    return findings
+
+
 def _has_single(env: dict, group: EnvGroup) -> bool:
     return not group.is_native or isinstance(find_env(env["id"]), Registration)
 
@@ -163,7 +203,9 @@ def _gymnasium_checker(env: dict) -> list[Finding]:
 
 
 def _raised(topic: str, where: str, error: Exception) -> Finding:
-    last = traceback.extract_tb(error.__traceback__)[-1]
+    last: traceback.FrameSummary | SyntaxError = traceback.extract_tb(error.__traceback__)[-1]
+    if isinstance(error, SyntaxError) and error.filename:
+        last = error
     place = f"{last.filename}:{last.lineno}"
     return Finding("error", topic, f"{where} raised {_last_line(error)} at {place}; training would stop there.")
 

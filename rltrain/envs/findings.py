@@ -41,33 +41,32 @@ def findings_of(env: dict, single: gymnasium.Env, found: Probe) -> Iterator[Find
     Args:
         env: its env section.
         single: the env itself, for its spaces and for resets with chosen seeds.
-        found: what a probe of it returned.
+        found: what a probe of it returned, perhaps not to its end: the env may have raised.
     """
     yield from _observations(env, single, found)
-    yield from _aliasing(found)
-    yield from _rewards(env, found)
-    yield from _flags(found)
-    yield from _episodes(single, found)
-    yield from _speed(found)
+    if found.rewards:
+        yield from _aliasing(found)
+        yield from _rewards(env, found)
+        yield from _flags(found)
+        yield from _episodes(single, found)
+        yield from _speed(found)
     yield from _seeding(single)
 
 
 def _observations(env: dict, single: gymnasium.Env, found: Probe) -> Iterator[Finding]:
-    if found.outside is not None:
-        yield Finding(
-            "warning", "observations", f"An observation lies outside its space: {found.outside}. It is trained on as "
-            "it is, but scaling and one-hot coding rely on the space. Correct `observation_space` or the observation.",
-        )  # fmt: skip
-    else:
+    for reason in found.outside.values():
+        yield Finding("warning", "observations", f"{reason} Correct the observation or `observation_space`.")
+    if found.leaves and not found.outside:
         yield Finding("ok", "observations", "all observations seen lie within the space")
-    for (path, space), values in zip(walk_leaves(single.observation_space), found.leaves, strict=True):
+    for (path, space), values in zip(walk_leaves(single.observation_space), found.leaves, strict=False):
         name = ".".join(("obs", *(str(key) for key in path)))
-        yield from _leaf(env, name, space, np.array(values))
+        if all(value.shape == space.shape and value.dtype.kind in "fiub" for value in values):
+            yield from _leaf(env, name, space, np.array(values))
 
 
 def _leaf(env: dict, name: str, space: spaces.Space, values: np.ndarray) -> Iterator[Finding]:
     flat = values.reshape(len(values), -1)
-    if flat.shape[1] and (flat == flat[0]).all():
+    if len(flat) > 1 and flat.shape[1] and (flat == flat[0]).all():
         yield Finding(
             "warning", "constant", f"{name} had the same value in all {len(flat)} observations kept. A policy cannot "
             "learn from it. Look whether step() updates what it returns, or leave the entry out.",
@@ -131,7 +130,7 @@ def _flags(found: Probe) -> Iterator[Finding]:
 
 def _episodes(single: gymnasium.Env, found: Probe) -> Iterator[Finding]:
     limit = single.spec.max_episode_steps if single.spec is not None else None
-    if limit is None and not found.num_truncated:
+    if limit is None and not found.ends.truncated:
         ended = f"{len(found.lengths)} episodes ended by themselves" if found.lengths else "no episode ended"
         yield Finding(
             "warning", "time_limit", f"There is no time limit; in {len(found.step_us)} random steps {ended}. A policy "

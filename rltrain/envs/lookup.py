@@ -114,9 +114,14 @@ def missing_package(env_id: str, error: BaseException) -> str:
     if extra is None:
         return f"env.id = {env_id!r} cannot be built: {error}. Install the package that it names."
     return (
-        f"env.id = {env_id!r} needs the package {module!r}, which is not installed ({error}). "
-        f"Install it with `pip install 'rltrain[{extra}]'`."
+        f"env.id = {env_id!r} needs the package {module!r}, which is not installed{_reason(error)}. "
+        f'Run `pip install ".[{extra}]"` in the folder of rltrain.'
     )
+
+
+def _reason(error: BaseException) -> str:
+    """Return the error in brackets, unless it brings advice of its own, which would install something else."""
+    return "" if "pip install" in str(error) else f" ({error})"
 
 
 def _missing_module(error: BaseException, env_id: str) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from rltrain.envs.autoreset import DisabledToNextStep
 from rltrain.envs.boundary import action_converter, describe_action
 from rltrain.envs.observations import ObsRows, all_finite
 from rltrain.envs.seeding import env_seed
@@ -56,7 +57,9 @@ class NativeGroup:
         self._env_id = env_id
         self._first_env_index = first_env_index
         self._seeds = [env_seed(seed, first_env_index + i) for i in range(env.num_envs)]
-        self._rows = ObsRows(self.observation_space, self.num_envs)
+        self.is_adapted = isinstance(env, DisabledToNextStep)
+        """Whether the env resets in another mode than NEXT_STEP by itself."""
+        self._rows = ObsRows(self.observation_space, self.num_envs, warns=first_env_index == 0)
         self._convert = action_converter(describe_action(self.action_space))
         self._episodes = VectorEpisodes(self.num_envs)
         self._zeros = np.zeros(self.num_envs, np.float32)

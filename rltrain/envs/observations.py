@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,8 +10,12 @@ import numpy as np
 from gymnasium import spaces
 
 from rltrain.envs.boundary import Path, describe_obs, pick, walk_leaves
+from rltrain.envs.outside import UNSAFE_CAST, is_unsafe_cast
 from rltrain.envs.values import BadValueError
 from rltrain.fields import LeafSpec
+
+
+log = logging.getLogger("rltrain.envs")
 
 
 @dataclass(frozen=True)
@@ -32,14 +37,16 @@ class ObsRows:
     Args:
         space: observation space of one env.
         num_envs: N.
+        warns: whether to warn, once for each leaf, of a dtype whose values the declared one cannot all hold.
     """
 
-    def __init__(self, space: spaces.Space, num_envs: int):
+    def __init__(self, space: spaces.Space, num_envs: int, warns: bool = False):
         self.specs = describe_obs(space)
         self.num_envs = num_envs
         self.leaves = [
             _leaf(path, spec, num_envs) for (path, _), spec in zip(walk_leaves(space), self.specs, strict=True)
         ]
+        self._leaves_to_warn_of = {spec.name for spec in self.specs if warns and spec.kind == "box"}
         self.is_flat = len(self.leaves) == 1 and not self.leaves[0].path
 
     def buffers(self) -> dict[str, np.ndarray]:
@@ -53,7 +60,7 @@ class ObsRows:
             BadValueError: a leaf is missing, or its shape or dtype is not as declared.
         """
         for leaf in self.leaves:
-            out[leaf.spec.name][row] = _checked(leaf, _pick(obs, leaf), leaf.spec.shape)
+            out[leaf.spec.name][row] = self._checked(leaf, obs, leaf.spec.shape)
 
     def write_all(self, out: dict[str, np.ndarray], obs: Any) -> None:
         """Copy the batched observation of a vector env.
@@ -62,7 +69,7 @@ class ObsRows:
             BadValueError: as `write_one`.
         """
         for leaf in self.leaves:
-            out[leaf.spec.name][...] = _checked(leaf, _pick(obs, leaf), (self.num_envs, *leaf.spec.shape))
+            out[leaf.spec.name][...] = self._checked(leaf, obs, (self.num_envs, *leaf.spec.shape))
 
     def first_bad_row(self, out: dict[str, np.ndarray]) -> tuple[int, str] | None:
         """Return the first row with a value that is not finite or not counted by its space, and what is wrong."""
@@ -77,6 +84,15 @@ class ObsRows:
                 if outside.any():
                     return _describe_outside(leaf, rows, outside)
         return None
+
+    def _checked(self, leaf: Leaf, obs: Any, shape: tuple[int, ...]) -> np.ndarray:
+        value = _pick(obs, leaf)
+        array = _checked(leaf, value, shape)
+        # Lists and plain numbers state no dtype.
+        if array is value and leaf.spec.name in self._leaves_to_warn_of and is_unsafe_cast(array.dtype, leaf.dtype):
+            self._leaves_to_warn_of.remove(leaf.spec.name)
+            _warn_of_cast(leaf, array.dtype)
+        return array
 
 
 def all_finite(values: np.ndarray, zeros: np.ndarray) -> bool:
@@ -121,6 +137,13 @@ def _checked(leaf: Leaf, value: Any, shape: tuple[int, ...]) -> np.ndarray:
             f"shape {shape} and dtype {leaf.dtype}. Return what the space declares, or correct `observation_space`."
         )
     return array
+
+
+def _warn_of_cast(leaf: Leaf, got: np.dtype) -> None:
+    log.warning(
+        "The observation %r has dtype %s, but its space declares %s. Training casts it, which %s. Return what the space "
+        "declares, or correct `observation_space`.", leaf.spec.name, got, leaf.dtype, UNSAFE_CAST,
+    )  # fmt: skip
 
 
 def _can_store(array: np.ndarray, dtype: np.dtype) -> bool:

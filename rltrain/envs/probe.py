@@ -10,10 +10,32 @@ import gymnasium
 import numpy as np
 
 from rltrain.envs.boundary import flatten_obs
+from rltrain.envs.outside import outside_leaves
 
 MAX_STEPS = 1000
 MAX_SECONDS = 3.0
 MAX_KEPT = 64
+
+
+@dataclass
+class Ends:
+    """How episodes ended; one that ended both ways counts in all three."""
+
+    terminated: int = 0
+    truncated: int = 0
+    both: int = 0
+
+    def add(self, terminated: Any, truncated: Any) -> None:
+        """Count one step, or one of each env for arrays [N]."""
+        self.terminated += int(np.sum(terminated))
+        self.truncated += int(np.sum(truncated))
+        self.both += int(np.sum(np.logical_and(terminated, truncated)))
+
+    def join(self, other: Ends) -> None:
+        """Add the counts of another."""
+        self.terminated += other.terminated
+        self.truncated += other.truncated
+        self.both += other.both
 
 
 @dataclass
@@ -22,8 +44,8 @@ class Probe:
 
     leaves: list[list[np.ndarray]] = field(default_factory=list)
     """For each leaf, copies of its first `MAX_KEPT` observations."""
-    outside: str | None = None
-    """The first observation outside the space, in words."""
+    outside: dict[str, str] = field(default_factory=dict)
+    """For each leaf that was outside its space, what was wrong when it first was, in words."""
     shares_memory: bool = False
     """Whether an array that was returned was also returned before, or changed by a later call."""
     rewards: list[Any] = field(default_factory=list)
@@ -32,15 +54,13 @@ class Probe:
     infos_missing: bool = False
     lengths: list[int] = field(default_factory=list)
     """Lengths of the episodes that ended, in env steps."""
-    num_terminated: int = 0
-    num_truncated: int = 0
+    ends: Ends = field(default_factory=Ends)
     step_us: list[float] = field(default_factory=list)
     """Duration of each step in microseconds."""
 
 
-def probe(env: gymnasium.Env, seed: int = 0) -> Probe:
-    """Reset and step `env`; exceptions of the env pass."""
-    found = Probe()
+def probe(env: gymnasium.Env, found: Probe, seed: int = 0) -> None:
+    """Reset and step `env` and note in `found` what it returns; exceptions of the env pass."""
     env.action_space.seed(seed)
     obs, info = env.reset(seed=seed)
     previous, previous_values = _note_obs(found, env, obs, None, [])
@@ -60,14 +80,12 @@ def probe(env: gymnasium.Env, seed: int = 0) -> Probe:
         length += 1
         if terminated or truncated:
             found.lengths.append(length)
-            found.num_terminated += bool(terminated)
-            found.num_truncated += bool(truncated)
+            found.ends.add(bool(terminated), bool(truncated))
             length = 0
             obs, _ = env.reset()
             previous, previous_values = _note_obs(found, env, obs, previous, previous_values)
         if now > deadline:
             break
-    return found
 
 
 def first_obs(env: gymnasium.Env, seed: int) -> list[np.ndarray]:
@@ -84,8 +102,8 @@ def _note_obs(
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Note one observation, and whether the one before it has changed or lies in the same memory."""
     space = env.observation_space
-    if found.outside is None and not space.contains(obs):
-        found.outside = f"{obs!r:.200} is not in {space!r:.200}"
+    if not space.contains(obs):
+        found.outside = {**outside_leaves(space, obs), **found.outside}
     leaves = flatten_obs(space, obs)
     if previous is not None:
         for new, old, old_value in zip(leaves, previous, previous_values, strict=True):

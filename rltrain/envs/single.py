@@ -55,7 +55,7 @@ class SingleGroup:
         self._env_id = env_id
         self._first_env_index = first_env_index
         self._seeds = [env_seed(seed, first_env_index + i) for i in range(len(envs))]
-        self._rows = ObsRows(self.observation_space, self.num_envs)
+        self._rows = ObsRows(self.observation_space, self.num_envs, warns=first_env_index == 0)
         self._convert = action_converter(describe_action(self.action_space))
         self._steps: list[Callable] = [env.step for env in envs]
         self._episodes = Episodes(self.num_envs)

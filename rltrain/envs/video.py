@@ -34,5 +34,6 @@ def record_episodes(single: gymnasium.Env, video_dir: Path) -> gymnasium.Env:
             )
     except gymnasium.error.DependencyNotInstalled as error:
         raise ConfigError(
-            f"{name} cannot be filmed: {error}. Install what it needs with `pip install 'rltrain[video]'`."
+            f"{name} cannot be filmed: a package that writes videos is not installed. "
+            'Run `pip install ".[video]"` in the folder of rltrain.'
         ) from error

@@ -55,7 +55,7 @@ class LocalPolicy:
         """Choose the lane's actions and write them into its slot; False when the weights did not come in time."""
         slot, step, fragment_index, required = self.pending[lane]
         self.counters.enter("load_weights")
-        version = self.backend.load(required)
+        version = self.backend.load(self.backend.best_version(required))
         if version is None:
             self.board.wait_version(0 if required is None else required, timeout_s)
             if self.control.stop:

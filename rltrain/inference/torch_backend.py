@@ -47,6 +47,7 @@ class TorchBackend:
         self.models: list[Any] = [build_model(spec, model, normalize_obs).to(self.device).eval() for _ in range(2)]
         self.flats = [FlatParameters(m) for m in self.models]
         self.loaded: list[int | None] = [None, None]
+        self.leaves = {leaf.name: leaf for leaf in spec.obs}
         self.autocast = precision == "bfloat16"
         rows = max(SMALLEST_CALIBRATED_ROWS, -(-max_rows // ROW_MULTIPLE) * ROW_MULTIPLE)
         pinned = self.device.type == "cuda"
@@ -76,9 +77,9 @@ class TorchBackend:
         for parameter in self.models[0].parameters():  # fresh heads are near zero and would hide the difference
             values = generator.normal(size=parameter.shape) / max(1, parameter[0].numel()) ** 0.5
             parameter.data.copy_(torch.from_numpy(values))
-        for rows in self.obs_rows.values():
+        for name, rows in self.obs_rows.items():
             is_float = rows.dtype.kind == "f"
-            rows[...] = generator.normal(size=rows.shape) if is_float else generator.integers(0, 2, rows.shape)
+            rows[...] = generator.normal(size=rows.shape) if is_float else self._integers(name, rows.shape, generator)
         self.noise_rows[...] = generator.random(self.noise_rows.shape)
         staged = {name: tensor.clone() for name, tensor in self.staged.items()}
         noise = self.noise.clone()
@@ -95,17 +96,41 @@ class TorchBackend:
             smallest = size
         return smallest
 
-    def load(self, version: int | None) -> int | None:
-        """Make a version ready; None asks for the newest.
+    def _integers(self, name: str, shape: tuple[int, ...], generator: np.random.Generator) -> np.ndarray:
+        """Random values that the leaf's space allows; for integer Boxes 0 and 1."""
+        leaf = self.leaves[name]
+        if not leaf.nvec:
+            return generator.integers(0, 2, shape)
+        start, nvec = (np.array(x, np.int64).reshape(leaf.shape) for x in (leaf.start, leaf.nvec))
+        return start + generator.integers(0, nvec, shape)
+
+    def padded(self, num_rows: int) -> int:
+        """Return how many rows a batch of `num_rows` is padded to. The padding is rows of earlier batches."""
+        return max(self.min_rows, -(-num_rows // ROW_MULTIPLE) * ROW_MULTIPLE)
+
+    def best_version(self, required: int | None) -> int:
+        """Return the version to answer with: `required`, or the newest where any will do; -1 before the first.
+
+        Also the newest where `required` has left the board for good: the learner then has the fragment that it was
+        for, and what is collected is a dead actor's fragment once more, to be dropped.
+        """
+        newest = self.board.latest_version
+        return newest if required is None or newest > required + 1 else required
+
+    def is_loaded(self, version: int) -> bool:
+        """Whether a version is ready for `infer`."""
+        return version >= 0 and self.loaded[version % 2] == version
+
+    def load(self, wanted: int) -> int | None:
+        """Make a version ready.
 
         Returns:
-            The version that is ready, or None when the board no longer or not yet has it.
+            The version, or None when the board no longer or not yet has it.
         """
-        wanted = self.board.latest_version if version is None else version
+        if self.is_loaded(wanted):
+            return wanted
         if wanted < 0:
             return None
-        if self.loaded[wanted % 2] == wanted:
-            return wanted
         flat = self.flats[wanted % 2]
         self.loaded[wanted % 2] = None
         got = self.board.read(wanted, flat.host_bytes)
@@ -130,7 +155,7 @@ class TorchBackend:
             (stored actions [num_rows, ...], behaviour log-probabilities float32 [num_rows]) as numpy arrays.
         """
         native.uniform(self.seed, env_indices, env_steps, self.noise_rows.shape[1], self.noise_rows[:num_rows])
-        padded = max(self.min_rows, -(-num_rows // ROW_MULTIPLE) * ROW_MULTIPLE)
+        padded = self.padded(num_rows)
         obs = {name: tensor[:padded] for name, tensor in self.staged.items()}
         action, logp = self._forward(self.models[version % 2], obs, self.noise[:padded])
         return action[:num_rows].cpu().numpy(), logp[:num_rows].cpu().numpy()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -14,12 +13,18 @@ from rltrain.fields import EnvSpec
 from rltrain.models.actor_critic import ActorCritic
 from rltrain.models.distributions import Distribution
 from rltrain.models.obs_encoder import CNN_KINDS
+from rltrain.models.own_model import check_own_model
 
 KINDS = ("auto", "mlp", *CNN_KINDS)
 
 
 class Model(Protocol):
-    """What an `nn.Module` needs to be trained; `obs` is name -> [B, ...] in the env's own dtypes."""
+    """What an `nn.Module` needs to be trained.
+
+    `obs` is name -> rows, one entry for each leaf of `EnvSpec.obs`, in the env's own dtypes: [B, *shape] for box,
+    multi_discrete and multi_binary leaves; [B], without a further axis, for discrete ones. Counted values come as the
+    env gave them, `start` included. An own model is tried on two rows when it is built.
+    """
 
     noise_components: int
     """Uniforms per row that `Distribution.sample` wants."""
@@ -36,7 +41,7 @@ class Model(Protocol):
         """Compute the distributions of the first `num_policy_rows` rows (None: all) and the values of all rows."""
 
     def update_statistics(self, obs: dict[str, Tensor]) -> None:
-        """Learn observation statistics from rows; called with `env.normalize_obs` only."""
+        """Learn observation statistics from rows; needed and called with `env.normalize_obs` only."""
 
 
 def build_model(spec: EnvSpec, model: dict, normalize_obs: bool, seed: int = 0) -> nn.Module:
@@ -52,7 +57,7 @@ def build_model(spec: EnvSpec, model: dict, normalize_obs: bool, seed: int = 0) 
         A module with the methods of `Model`, on the CPU, float32.
 
     Raises:
-        ConfigError: the network does not fit the spaces, or an own model lacks a method.
+        ConfigError: the network does not fit the spaces, or an own model lacks a method or returns what does not fit.
     """
     kind = model["kind"]
     if kind in KINDS:
@@ -68,22 +73,5 @@ def build_model(spec: EnvSpec, model: dict, normalize_obs: bool, seed: int = 0) 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         built = registry.load_factory(target, "model.kind")(spec, **model["kwargs"])
-    _check_own_model(built, kind)
+    check_own_model(built, kind, spec, normalize_obs)
     return built
-
-
-def _check_own_model(model: Any, kind: str) -> None:
-    members = ("noise_components", "policy", "value", "policy_and_value", "update_statistics")
-    missing = [name for name in members if not hasattr(model, name)]
-    if not isinstance(model, nn.Module):
-        missing.insert(0, "the base class torch.nn.Module")
-    if missing:
-        raise ConfigError(
-            f"model.kind = {kind!r} made a {type(model).__name__} that lacks {', '.join(missing)}. "
-            "Accepted: an nn.Module with the members of rltrain.models.Model. Add them."
-        )
-    if "num_policy_rows" not in inspect.signature(model.policy_and_value).parameters:
-        raise ConfigError(
-            f"model.kind = {kind!r}: {type(model).__name__}.policy_and_value does not take `num_policy_rows`. "
-            "Accepted: policy_and_value(obs, num_policy_rows=None). Add the argument."
-        )

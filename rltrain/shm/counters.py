@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 STATES: dict[str, tuple[str, ...]] = {
     "actor": ("boot", "env_step", "write", "wait_action", "wait_slot", "wait_weights", "forward", "load_weights"),
-    "inference": ("boot", "wait_request", "batch_delay", "gather", "h2d", "forward", "d2h", "load_weights"),
-    "learner": ("boot", "wait_data", "gather", "h2d", "update", "publish", "checkpoint"),
-    "evaluator": ("boot", "wait_work", "env_step", "forward"),
+    "inference": ("boot", "wait_request", "batch_delay", "gather", "forward", "d2h", "load_weights"),
+    "learner": ("boot", "wait_data", "h2d", "update", "publish", "checkpoint"),
+    "evaluator": ("boot", "wait_work", "env_step"),
 }
 """The named states of each role; a process is always in exactly one, and their times sum to its wall time."""
 
@@ -32,7 +32,7 @@ COUNTERS: dict[str, tuple[str, ...]] = {
     "actor": ("env_steps", "episodes", "fragments", "restarts"),
     "inference": (
         "batches", "rows", "padded_rows", "fired_full", "fired_preferred", "fired_delay", "fired_all_waiting",
-        "mixed_version_batches", "policy_version", "late_replies",
+        "policy_version", "late_replies",
     ),
     "learner": (
         "env_steps", "updates", "batches", "fragments", "policy_version", "episodes", "return_mean", "length_mean",

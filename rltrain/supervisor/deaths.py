@@ -5,6 +5,9 @@ Owns: nothing. Called by boot and by the supervisor once they have heard of an e
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 from rltrain.errors import (
     BootError,
     CheckpointError,
@@ -14,6 +17,7 @@ from rltrain.errors import (
     TrainingError,
     WorkerDied,
 )
+from rltrain.shm.counters import CounterRow
 from rltrain.supervisor.launcher import Child
 
 TAIL_LINES = 20
@@ -61,6 +65,24 @@ def death_error(child: Child, reason: str = "") -> RltrainError:
     lines += [child.error["traceback"] if child.error else log_tail(child)]
     lines.append(f"Its log: {child.log.path}")
     return WorkerDied("\n".join(lines))
+
+
+def last_known(learner: CounterRow, checkpoints: Path) -> dict[str, Any]:
+    """Return what a learner that can no longer say it had come to, in the words it would have used.
+
+    Args:
+        learner: its counter row.
+        checkpoints: the run's checkpoint folder.
+    """
+    saved = sorted(checkpoints.glob("checkpoint-*.pt"))
+    return {
+        "reason": "failed",
+        "env_steps": int(learner.get("env_steps")),
+        "updates": int(learner.get("updates")),
+        "return_mean": learner.get("return_mean"),
+        "episode_length_mean_steps": learner.get("length_mean"),
+        "checkpoint": str(saved[-1]) if saved else None,
+    }
 
 
 def log_tail(child: Child) -> str:

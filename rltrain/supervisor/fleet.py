@@ -43,6 +43,8 @@ class Fleet:
         self.plans = {plan.name: plan for plan in plans}
         self.launcher = launcher
         self.children: dict[str, Child] = {}
+        self._nameless: list[Child] = []
+        """Ended before they said which pid is theirs, and not reported yet."""
         self.logs = {name: BoundedLog(max_log_mib * _BYTES_PER_MIB) for name in (*self.plans, "supervisor")}
         self.log_handler = LogHandler(self.logs["supervisor"])
         self.logger = logging.getLogger("rltrain")
@@ -91,6 +93,8 @@ class Fleet:
         ended = self.launcher.reap(list(self.children.values()))
         if ended:
             self.launcher.pump.poll()  # what they wrote last
+        ended += self._nameless
+        self._nameless = []
         for child in ended:
             self._hear(child, events)  # what it said last
             events.ended.append(child)
@@ -118,6 +122,7 @@ class Fleet:
             child.channel.close()
             if child.pid is None:
                 child.status = 1  # ended before it could say who it is
+                self._nameless.append(child)
 
     def send(self, child: Child, message: dict, fds: tuple[int, ...] = ()) -> None:
         """Send to a child; one that is gone is found by `poll`."""

@@ -112,15 +112,18 @@ class Launcher:
         """
         channel, theirs = Channel.pair()
         out_read, out_write = os.pipe()
+        pid: int | None = None
         if needs_torch:
-            self._fork_from_zygote(theirs.fileno(), out_write)
+            self._fork_from_zygote(theirs.fileno(), out_write)  # it will say what its pid is
         else:
             with _ending_signals_blocked():
-                subprocess.Popen(
+                process = subprocess.Popen(
                     _command("child", theirs.fileno()),
                     stdin=subprocess.DEVNULL, stdout=out_write, stderr=out_write, pass_fds=[theirs.fileno()],
                     env=_one_thread_environment(),
-                ).returncode = 0  # reaped by `reap`, not by Popen
+                )
+            process.returncode = 0  # reaped by `reap`, not by Popen
+            pid = process.pid
         os.close(out_write)
         theirs.close()
         self.pump.register(out_read, log)
@@ -128,7 +131,7 @@ class Launcher:
             channel.send({"name": name, "role": role, "settings": settings})
         except ChannelClosed:
             pass  # it has ended already, which is found like any other end
-        return Child(name, role, row, channel, log, time.monotonic())
+        return Child(name, role, row, channel, log, time.monotonic(), pid)
 
     def _fork_from_zygote(self, channel_fd: int, out_fd: int) -> None:
         request = {"fork": True}, (channel_fd, out_fd, out_fd)

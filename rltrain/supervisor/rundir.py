@@ -152,7 +152,7 @@ def check_writable(runs_dir: Path) -> None:
 
 
 def find_run(path_or_name: str | Path, runs_dir: Path) -> Path:
-    """Return the folder of a run named by path, by name, or as `latest`.
+    """Return the folder of a run named by path, by name, or as `latest`: the newest that has a checkpoint.
 
     Raises:
         ConfigError: there is none; names the nearest.
@@ -160,8 +160,9 @@ def find_run(path_or_name: str | Path, runs_dir: Path) -> Path:
     runs_dir = Path(runs_dir).absolute()
     runs = list_runs(runs_dir)
     if str(path_or_name) == "latest":
+        with_checkpoint = [run.path for run in runs if any((run.path / "checkpoints").glob("checkpoint-*.pt"))]
         if runs:
-            return runs[0].path
+            return with_checkpoint[0] if with_checkpoint else runs[0].path
         raise ConfigError(f"there is no run in {runs_dir} (run.dir). Start one with `rltrain run CONFIG`.")
     for path in (Path(path_or_name).absolute(), runs_dir / path_or_name):
         if _is_run(path):

@@ -20,7 +20,7 @@ from rltrain.errors import Interrupted, RltrainError, TrainingError
 from rltrain.fields import EnvSpec
 from rltrain.supervisor.boot import Boot
 from rltrain.supervisor.dead_actors import DeadActors
-from rltrain.supervisor.deaths import death_error, told_error, why_it_ended
+from rltrain.supervisor.deaths import death_error, last_known, told_error, why_it_ended
 from rltrain.supervisor.fleet import Fleet
 from rltrain.supervisor.heartbeats import Heartbeats
 from rltrain.supervisor.launcher import Child, Launcher
@@ -93,7 +93,6 @@ class Supervisor:
         self.num_restarts = 0
         self.next_eval = self.config.eval.every_env_steps or 0
         self.is_evaluating = False
-        self.last_checkpoint: str | None = None
         self.evaluation: dict | None = None
         """The latest evaluation."""
 
@@ -102,7 +101,7 @@ class Supervisor:
     def run(self) -> int:
         """Boot, watch until the learner is done, sum up."""
         try:
-            self.spec, self.folder, self.memory = self.boot.run()
+            self.spec, self.folder, self.memory = self._boot()
             self.dead_actors = DeadActors(self.memory, self.fleet.plans)
             self.heartbeats = Heartbeats(self.config.supervision, self.memory.rows, self.monitor.warn)
             self.monitor.start(
@@ -113,6 +112,17 @@ class Supervisor:
             return self._sum_up()
         finally:
             self.monitor.stop()
+
+    def _boot(self) -> tuple[EnvSpec, RunFolder, RunMemory]:
+        """Boot; a run folder that was made by then says that the run failed."""
+        try:
+            return self.boot.run()
+        except RltrainError as error:
+            if self.boot.folder is not None and self.boot.memory is not None:
+                env_steps = self.boot.resumed[0] if self.boot.resumed else 0
+                summary = {"state": "failed", "exit_code": error.exit_code, "env_steps": env_steps, "error": str(error)}
+                self.boot.folder.write_summary(summary)
+            raise
 
     def catch_signals(self) -> dict[int, Any]:
         """Have SIGINT, SIGTERM and SIGHUP (the terminal is gone) stop the run, but for those that nohup and the like
@@ -163,7 +173,6 @@ class Supervisor:
             self.evaluation = {"env_steps": message["env_steps"], **message["evaluation"]}
             self.is_evaluating = False
         elif "checkpoint" in message:
-            self.last_checkpoint = message["checkpoint"]
             log.info("checkpoint written: env_steps=%d path=%s", message["env_steps"], message["checkpoint"])
         elif "warning" in message:
             self.monitor.warn(f"{child.name}: {message['warning']}")
@@ -263,7 +272,7 @@ class Supervisor:
         learner = self.fleet.children["learner"]
         if self.done is None and self.failure is None:
             self.failure = death_error(learner)
-        done = self.done or self._last_known()
+        done = self.done or last_known(self.memory.rows["learner"], self.folder.checkpoints)
         code = self._exit_code()
         summary = {
             **done,
@@ -286,19 +295,6 @@ class Supervisor:
         if self.failure is not None:
             raise self.failure
         return code
-
-    def _last_known(self) -> dict[str, Any]:
-        """What a learner that can no longer say it had come to."""
-        learner = self.memory.rows["learner"]
-        saved = sorted(self.folder.checkpoints.glob("checkpoint-*.pt"))
-        return {
-            "reason": "failed",
-            "env_steps": int(learner.get("env_steps")),
-            "updates": int(learner.get("updates")),
-            "return_mean": learner.get("return_mean"),
-            "episode_length_mean_steps": learner.get("length_mean"),
-            "checkpoint": self.last_checkpoint or (str(saved[-1]) if saved else None),
-        }
 
     def _exit_code(self) -> int:
         if self.failure is not None:

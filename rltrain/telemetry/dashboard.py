@@ -60,16 +60,18 @@ class Dashboard:
         atexit.register(self.stop)
         self._live.start()
 
-    def update(self, sample: Sample | None, verdict: Verdict | None, warnings: list[str], phase: str) -> None:
-        """Draw a frame; None where there is nothing yet."""
+    def update(
+        self, sample: Sample | None, verdict: Verdict | None, warnings: list[str], phase: str, is_last: bool = False
+    ) -> None:
+        """Draw a frame; None where there is nothing yet; `is_last` when `sample` is of the whole run that has ended."""
         if self._live is None:
             return
-        if sample is not None:
+        if sample is not None and not is_last:
             self._history.add(sample)
         # One column less, since a full line moves some terminals' cursor on; one line less for the cursor itself.
         width, height = self._console.width - 1, self._console.height - 1
         # Laid out before Rich is touched: when this raises, `stop` still has the last frame to leave behind.
-        lines = self.lines(sample, verdict, warnings, phase, width, height)
+        lines = self.lines(sample, verdict, warnings, phase, width, height, is_last)
         self._live.update(Group(*(self._text(line, width) for line in lines)), refresh=True)
 
     def stop(self) -> None:
@@ -84,21 +86,22 @@ class Dashboard:
             pass  # the terminal has gone: there is nothing to restore
 
     def lines(
-        self, sample: Sample | None, verdict: Verdict | None, warnings: list[str], phase: str, width: int, height: int
+        self, sample: Sample | None, verdict: Verdict | None, warnings: list[str], phase: str, width: int, height: int,
+        is_last: bool = False,
     ) -> list[panels.Line]:
         """Return the frame's lines, at most `height`."""
         header, glyphs, history = self._header, self._glyphs, self._history
         is_roomy = height >= _ROOMY_HEIGHT and width >= _ROOMY_WIDTH
         gap: list[panels.Line] = [[]]
-        frame = [panels.title(header, phase), panels.progress(header, sample, history, glyphs, width)]
+        frame = [panels.title(header, phase), panels.progress(header, sample, history, glyphs, width, is_last)]
         if sample is None:
             frame += [*gap, *([(note, "")] for note in header.notes)]
         else:
             frame += [panels.speed(header, sample)]
             frame += panels.sparklines(history, glyphs, width) if height >= 22 else []
-            frame += [*gap, panels.legend(glyphs)]
+            frame += [*gap, panels.legend(glyphs, width)]
             frame += panels.processes(sample, glyphs, width, max_lines=height - 22 if is_roomy else 4)
-            frame += [*gap, panels.ring(sample, glyphs), panels.inference(sample), panels.lag(sample)]
+            frame += [*gap, panels.ring(sample, glyphs, width), panels.inference(sample), panels.lag(sample)]
             frame += panels.gpus(sample, max_lines=8 if is_roomy else 2)
             frame += [*(gap if is_roomy else []), *panels.verdict(verdict, width)]
         return (frame + panels.warnings(warnings, max(0, min(5, height - len(frame)))))[:height]

@@ -19,6 +19,8 @@ class RunHeader:
         target_return: mean return at which training ends early, or None.
         device: device of learner and inference.
         notes: one-line remarks, such as how threads are split.
+        target_window: episodes in the mean return, None when not known.
+        resumed_env_steps: learned from before this part of the run.
     """
 
     name: str
@@ -30,3 +32,5 @@ class RunHeader:
     target_return: float | None
     device: str
     notes: tuple[str, ...] = ()
+    target_window: int | None = None
+    resumed_env_steps: int = 0

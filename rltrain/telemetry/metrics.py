@@ -136,7 +136,7 @@ METRICS: tuple[Metric, ...] = (
     *_rows(
         "supervisor", "run",
         ("config", "text", "the resolved configuration"),
-        ("verdict", "text", "what binds the speed of the run, whenever that changes"),
+        ("verdict", "text", "what bound the speed of the run, written at its end"),
         kind="text",
     ),
 )

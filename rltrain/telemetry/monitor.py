@@ -10,12 +10,14 @@ import os
 import sys
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from rltrain.config.load import LoadedConfig, to_toml
+from rltrain.config.machine import usable_cores
 from rltrain.fields import EnvSpec
 from rltrain.shm.counters import CounterRow
 from rltrain.telemetry import curves
@@ -26,7 +28,7 @@ from rltrain.telemetry.plain import Display, PlainLines, choose_display
 from rltrain.telemetry.sample import Sample
 from rltrain.telemetry.summary import closing_summary
 from rltrain.telemetry.tensorboard import TensorboardWriter
-from rltrain.telemetry.verdict import judge
+from rltrain.telemetry.verdict import Verdict, judge, judge_whole
 
 log = logging.getLogger(__name__)
 MAX_WARNINGS = 50
@@ -44,11 +46,15 @@ class Monitor:
         self.loaded, self.config = loaded, loaded.config
         self.wants_dashboard = dashboard
         self.warnings: deque[str] = deque(loaded.adjustments, maxlen=MAX_WARNINGS)
-        self.phase = "training"
         self.display: Display | None = None
         self.ledger: Ledger
         self.writer: TensorboardWriter | None = None
         self.gpus = GpuMonitor()
+        self.cores = usable_cores()
+        self.verdict: Verdict | None = None
+        """On the whole run, once it has ended."""
+        self.rss_bytes: dict[str, int] = {}
+        """Of each process, when it was last seen alive."""
         self.sample: Sample | None = None
         self.is_sample_written = True
         self.histograms: dict[str, np.ndarray] = {}
@@ -73,7 +79,8 @@ class Monitor:
         self.ledger = Ledger(rows, ring_states, self.gpus, env_steps, updates)
         self.header = RunHeader(
             config.run.name, spec.env_id, config.algo.name, config.pipeline.schedule, os.path.relpath(folder),
-            config.run.total_env_steps, config.run.target_return, device, self._notes(spec),
+            config.run.total_env_steps, config.run.target_return, device, self._notes(spec), config.run.target_window,
+            env_steps,
         )
         if config.log.tensorboard:
             self.writer = TensorboardWriter(
@@ -101,12 +108,16 @@ class Monitor:
 
     def tick(self, phase: str = "training") -> None:
         """Take a sample and show it; about once a second."""
-        self.sample = self.ledger.sample()
+        self.sample = self._seen(self.ledger.sample())
         self.is_sample_written = False
         for name, counts in self.sample.histograms.items():
             self.histograms[name] = self.histograms.get(name, 0) + counts
-        verdict = judge(self.ledger.window(), self.config.pipeline.schedule)
+        verdict = judge(self.ledger.window(), self.config.pipeline.schedule, cores=self.cores)
         self._show(lambda display: display.update(self.sample, verdict, list(self.warnings), phase))
+
+    def _seen(self, sample: Sample) -> Sample:
+        self.rss_bytes |= {process.name: process.rss_bytes for process in sample.processes if process.rss_bytes}
+        return sample
 
     def warn(self, text: str) -> None:
         """Show a warning and log it."""
@@ -140,12 +151,15 @@ class Monitor:
 
     def total(self) -> Sample:
         """Return the sample of the whole run."""
-        return self.ledger.total()
+        return self._seen(self.ledger.total())
 
     def finish(self, summary: dict[str, Any], total: Sample) -> None:
         """Show the last state, write the final figures, and print the closing summary."""
-        verdict = judge(total, self.config.pipeline.schedule)
-        self._show(lambda display: display.update(self.sample, verdict, list(self.warnings), summary["state"]))
+        has_failed = summary["state"] == "failed"
+        verdict = self.verdict = judge_whole(total, self.config.pipeline.schedule, has_failed, self.cores)
+        last = self._last(total)
+        shown = None if has_failed else verdict
+        self._show(lambda display: display.update(last, shown, list(self.warnings), summary["state"], is_last=True))
         self.stop()
         if self.writer is not None:
             final = {
@@ -164,14 +178,22 @@ class Monitor:
         except (OSError, ValueError):
             pass
 
+    def _last(self, total: Sample) -> Sample:
+        """The whole run's speeds and shares with the counts as they are now that every process has ended."""
+        now = self._seen(self.ledger.sample())
+        return replace(
+            total, env_steps=now.env_steps, updates=now.updates, policy_version=now.policy_version,
+            return_mean=now.return_mean, episode_length_mean_steps=now.episode_length_mean_steps,
+            episodes=now.episodes, dropped_env_steps=now.dropped_env_steps, bad_updates=now.bad_updates,
+        )
+
     def summary_figures(self, total: Sample) -> dict[str, Any]:
-        """Return what `summary.json` keeps of the ledger."""
-        verdict = judge(total, self.config.pipeline.schedule)
+        """Return what `summary.json` keeps of the ledger; after `finish`."""
         return {
             "env_steps_per_s": total.env_steps_per_s,
-            "verdict": verdict.line,
+            "verdict": self.verdict.line if self.verdict else None,
             "ledger": {process.name: process.shares for process in total.processes},
-            "rss_bytes": {p.name: p.rss_bytes for p in (self.sample or total).processes},
+            "rss_bytes": {process.name: self.rss_bytes.get(process.name) for process in total.processes},
             "policy_lag_p50_versions": total.policy_lag_p50,
             "policy_lag_p99_versions": total.policy_lag_p99,
             "batch_size_mean_rows": total.batch_size_mean_rows,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import textwrap
 from dataclasses import dataclass, field
 
-from rltrain.telemetry.figures import count, decimal, duration, mebibytes, one_line, percent
+from rltrain.telemetry.figures import count, decimal, delays, duration, mebibytes, one_line, percent
 from rltrain.telemetry.glyphs import KINDS, Glyphs, kind_of
 from rltrain.telemetry.gpu import GpuSample
 from rltrain.telemetry.header import RunHeader
@@ -18,6 +18,10 @@ from rltrain.telemetry.verdict import Verdict
 Line = list[tuple[str, str]]
 
 _LABEL = 11
+_USAGE = 17
+"""Width of the columns of CPU use and memory."""
+_STATES = 72
+"""Width in which the names and shares of a process's states fit; a wide terminal's bars take the rest."""
 _HISTORY = 240
 
 
@@ -47,15 +51,17 @@ def title(header: RunHeader, phase: str) -> Line:
     return [("rltrain ", "bold"), (header.name, "bold"), (facts, ""), (phase, "bold")]
 
 
-def progress(header: RunHeader, sample: Sample | None, history: History, glyphs: Glyphs, width: int) -> Line:
-    """Show how much is done and how long the rest takes at the present speed."""
+def progress(
+    header: RunHeader, sample: Sample | None, history: History, glyphs: Glyphs, width: int, is_last: bool = False
+) -> Line:
+    """Show how much is done and, until the end, how long the rest takes at the present speed."""
     done = sample.env_steps if sample else 0
     speed = history.recent_env_steps_per_s()
     left_s = max(0, header.total_env_steps - done) / speed if speed else None
     share = done / header.total_env_steps
     elapsed = duration(sample.time_s) if sample else "-"
     text = f" {percent(share)}  {count(done)} / {count(header.total_env_steps)} env steps"
-    times = f"  {elapsed}, {duration(left_s)} left"
+    times = f"  {elapsed}" if is_last else f"  {elapsed}, {duration(left_s)} left"
     return [(glyphs.progress(share, max(8, width - len(text) - len(times))), "compute"), (text, ""), (times, "")]
 
 
@@ -80,12 +86,13 @@ def sparklines(history: History, glyphs: Glyphs, width: int) -> list[Line]:
     return lines
 
 
-def legend(glyphs: Glyphs) -> Line:
-    """Explain the bars."""
-    line: Line = [("time by state   ", "bold")]
+def legend(glyphs: Glyphs, width: int) -> Line:
+    """Explain the bars, and head the columns at the right."""
+    line: Line = [("time by state  ", "bold")]
     for kind in KINDS:
-        line += [(glyphs.fill[kind], kind), (f" {kind}   ", "")]
-    return line
+        line += [(glyphs.fill[kind], kind), (f" {kind}  ", "")]
+    used = sum(len(text) for text, _ in line)
+    return [*line, (f"{'CPU':>7}{'memory':>{_USAGE - 7}}".rjust(max(0, width - used)), "dim")]
 
 
 def processes(sample: Sample, glyphs: Glyphs, width: int, max_lines: int) -> list[Line]:
@@ -105,11 +112,11 @@ def _process(label: str, shares: dict[str, float], members: list[ProcessSample],
     kinds: dict[str, float] = {}
     for state, share in shares.items():
         kinds[kind_of(state)] = kinds.get(kind_of(state), 0.0) + share
-    bar_width = max(10, min(60, width // 5))
+    bar_width = _bar_width(width)
     bar = [(text, kind) for text, kind in glyphs.stacked(kinds, bar_width)] if shares else [("ended", "bold")]
     padding = " " * (bar_width - sum(len(text) for text, _ in bar) + 1)
     usage = f" {_cpu(members)} {_memory(members)}"
-    room = width - _LABEL - bar_width - len(usage) - 2
+    room = width - _LABEL - bar_width - len(usage) - 1
     largest = sorted((item for item in shares.items() if item[1] >= 0.005), key=lambda item: -item[1])
     named = ""
     for state, share in largest:
@@ -119,6 +126,10 @@ def _process(label: str, shares: dict[str, float], members: list[ProcessSample],
         named += entry
     named = f"{named:<{max(0, room)}}"
     return [(f"{label:<{_LABEL}.{_LABEL - 1}}", ""), *bar, (padding, ""), (named, ""), (usage, "dim")]
+
+
+def _bar_width(width: int) -> int:
+    return max(10, width // 5, width - _LABEL - _STATES - _USAGE - 1)
 
 
 def _cpu(members: list[ProcessSample]) -> str:
@@ -131,26 +142,23 @@ def _memory(members: list[ProcessSample]) -> str:
     return f"{mebibytes(sum(known)) if known else '-':>9}"
 
 
-def ring(sample: Sample, glyphs: Glyphs) -> Line:
+def ring(sample: Sample, glyphs: Glyphs, width: int) -> Line:
     """Show how full the trajectory ring is."""
     slots = sum(sample.ring.values())
     used = slots - sample.ring.get("free", 0)
     states = "  ".join(f"{state} {count(n)}" for state, n in sample.ring.items())
-    bar = glyphs.progress(used / slots if slots else 0.0, 10)
+    bar = glyphs.progress(used / slots if slots else 0.0, _bar_width(width))
     return [(f"{'ring':<{_LABEL}}", ""), (bar, "copy"), (f" {states}", "")]
 
 
 def inference(sample: Sample) -> Line:
     """Show batches and delays of the inference server."""
     if sample.batch_size_mean_rows is None:
-        return [(f"{'inference':<{_LABEL}}no batch yet, or each actor runs the policy itself", "")]
-    quantiles = (sample.queue_delay_us_p50, sample.queue_delay_us_p95, sample.queue_delay_us_p99)
-    delays = "/".join(count(delay) for delay in quantiles)
-    service = f"{count(sample.service_us_p50)}/{count(sample.service_us_p95)}"
-    return [(
-        f"{'inference':<{_LABEL}}batch {decimal(sample.batch_size_mean_rows)} rows  "
-        f"queue p50/95/99 {delays} us  service {service} us", "",
-    )]
+        return [(f"{'batches':<{_LABEL}}none yet, or each actor runs the policy itself", "")]
+    queue = delays(sample.queue_delay_us_p50, sample.queue_delay_us_p95, sample.queue_delay_us_p99)
+    service = delays(sample.service_us_p50, sample.service_us_p95)
+    rows = decimal(sample.batch_size_mean_rows)
+    return [(f"{'batches':<{_LABEL}}{rows} rows  queue p50/95/99 {queue}  service {service}", "")]
 
 
 def lag(sample: Sample) -> Line:
@@ -189,7 +197,7 @@ def verdict(judged: Verdict | None, width: int) -> list[Line]:
     """Show the verdict: the name with its evidence, and what to change; two lines each where they are long."""
     if judged is None:
         return []
-    named, *more = textwrap.wrap(f"{judged.name}: {judged.evidence}", width)[:2]
+    named, *more = textwrap.wrap(judged.finding, width)[:2]
     lines: list[Line] = [[(judged.name, "verdict"), (named.removeprefix(judged.name), "")]]
     if judged.advice:
         runner_up = f" (next: {judged.runner_up})" if judged.runner_up else ""

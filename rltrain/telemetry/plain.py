@@ -24,15 +24,17 @@ class Display(Protocol):
     def start(self) -> None:
         """Begin to show."""
 
-    def update(self, sample: Sample | None, verdict: Verdict | None, warnings: list[str], phase: str) -> None:
-        """Show the present state; None where there is none yet."""
+    def update(
+        self, sample: Sample | None, verdict: Verdict | None, warnings: list[str], phase: str, is_last: bool = False
+    ) -> None:
+        """Show the present state, None where there is none yet; `is_last` when the run has ended."""
 
     def stop(self) -> None:
         """Leave the terminal as it was; may be called more than once."""
 
 
 class PlainLines:
-    """Prints one line at an interval, and whenever the phase changes.
+    """Prints one line at an interval, whenever the phase changes, and at the end; new warnings come before it.
 
     When the reader of the stream goes away, output ends and the run goes on.
 
@@ -57,15 +59,17 @@ class PlainLines:
         for note in h.notes:
             self._print(note)
 
-    def update(self, sample: Sample | None, verdict: Verdict | None, warnings: list[str], phase: str) -> None:
+    def update(
+        self, sample: Sample | None, verdict: Verdict | None, warnings: list[str], phase: str, is_last: bool = False
+    ) -> None:
         """Print a line if one is due."""
         self._late = [warning for warning in warnings if warning not in self._shown]
         now = time.monotonic()
-        if now < self._next_at and phase == self._phase:
+        if now < self._next_at and phase == self._phase and not is_last:
             return
         self._next_at, self._phase = now + self._interval_s, phase
-        self._print(self._line(sample, verdict, phase))
         self._print_warnings()
+        self._print(self._line(sample, verdict, phase))
 
     def stop(self) -> None:
         """Print the warnings that no line has shown yet."""
@@ -83,7 +87,7 @@ class PlainLines:
         if sample.return_mean is not None:
             parts.append(f"return {decimal(sample.return_mean)}")
         if verdict is not None:
-            parts.append(f"{verdict.name}: {verdict.evidence}")
+            parts.append(verdict.finding)
         return "  ".join(parts)
 
     def _print_warnings(self) -> None:

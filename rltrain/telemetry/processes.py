@@ -47,7 +47,7 @@ class ProcessTable:
                 if process.status() == psutil.STATUS_ZOMBIE:
                     return (None, None), False
                 cpu_percent = process.cpu_percent()
-                rss_bytes = process.memory_info().rss
+                rss_bytes = process.memory_info().rss or None  # 0 while it is ending
             return (None if is_new else cpu_percent, rss_bytes), True
         except psutil.AccessDenied:
             return (None, None), True

@@ -28,17 +28,18 @@ def closing_summary(summary: dict[str, Any], total: Sample | None, verdict: Verd
 
     Args:
         summary: what `Learner.run` returned, with `state`, `duration_s`, `run_folder`, `restarts` and `exit_code`;
-            without the learner's part when the run failed.
+            without the learner's part when the run failed. A failed run gets a short block: its error follows.
         total: the ledger's total, None when the run never got so far.
         verdict: over the whole run, or None.
         header: of the run.
     """
     lines = ["", f"rltrain: {header.name} ({header.env_id}, {header.algo}, {header.schedule})"]
     lines += _entry("result", _result(summary))
-    lines += _entry("return", _return(summary, header))
-    env_steps = summary.get("env_steps", total.env_steps if total else None)
-    rate = f", {count(total.env_steps_per_s)} per second" if total else ""
-    lines += _entry("env steps", f"{count(env_steps)}{rate} in {duration(summary.get('duration_s'))}")
+    if summary.get("state") == "failed":
+        lines += _entry("env steps", _env_steps(summary, None, header))
+        return "\n".join(lines + _next_steps(summary, header)) + "\n"
+    lines += _entry("return", _return(summary, total, header))
+    lines += _entry("env steps", _env_steps(summary, total, header))
     lines += _entry("updates", count(summary.get("updates", total.updates if total else None)))
     if total:
         lines += _ledger(total)
@@ -51,19 +52,34 @@ def closing_summary(summary: dict[str, Any], total: Sample | None, verdict: Verd
 
 
 def _result(summary: dict[str, Any]) -> str:
-    text = _RESULTS.get(summary.get("reason") or "", summary.get("state") or "failed")
+    state = summary.get("state") or "failed"
+    # A failed run's learner may still have said that it stopped in good order.
+    text = state if state == "failed" else _RESULTS.get(summary.get("reason") or "", state)
     code = summary.get("exit_code", 0)
     return f"{text} (exit code {code})" if code else text
 
 
-def _return(summary: dict[str, Any], header: RunHeader) -> str:
+def _env_steps(summary: dict[str, Any], total: Sample | None, header: RunHeader) -> str:
+    env_steps = summary.get("env_steps", total.env_steps if total else 0)
+    text = count(env_steps)
+    if header.resumed_env_steps:
+        text += f", {count(max(0, env_steps - header.resumed_env_steps))} of them in this part"
+    if total:
+        text += f" ({count(total.env_steps_per_s)} per second while training)"
+    return f"{text}; {duration(summary.get('duration_s'))} in all"
+
+
+def _return(summary: dict[str, Any], total: Sample | None, header: RunHeader) -> str:
     mean = summary.get("return_mean")
     if mean is None or mean != mean:
         return "no episode has ended"
     target = "" if header.target_return is None else f", target {header.target_return:g}"
     length = summary.get("episode_length_mean_steps")
     steps = "" if length is None or length != length else f", {decimal(length)} env steps each"
-    return f"{decimal(mean)} mean of the last episodes{steps}{target}"
+    episodes = summary.get("episodes", total.episodes if total else 0)
+    shown = min(episodes, header.target_window or episodes)
+    of = "1 episode" if shown == 1 else f"the last {count(shown)} episodes"
+    return f"{decimal(mean)} mean of {of}{steps}{target}"
 
 
 def _ledger(total: Sample) -> list[str]:
@@ -82,6 +98,8 @@ def _next_steps(summary: dict[str, Any], header: RunHeader) -> list[str]:
     checkpoint = summary.get("checkpoint")
     if not checkpoint:
         return _entry("checkpoint", f"none was written; logs are in {folder}")
+    if summary.get("state") == "failed" and not summary.get("env_steps"):
+        return _entry("checkpoint", f"none worth going on from; logs are in {folder}")
     lines = _entry("checkpoint", str(checkpoint))
     lines += _command("evaluate", f"rltrain eval {folder}")
     if summary.get("reason") not in ("finished", "target"):

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from rltrain.shm.counters import BIN_EDGES
+from rltrain.telemetry.metrics import metric_for
 
 log = logging.getLogger(__name__)
 
@@ -163,12 +164,15 @@ class _EventFile:
     def __init__(self, folder: Path):
         from tensorboard.compat.proto import event_pb2, summary_pb2
         from tensorboard.plugins.hparams import summary_v2
+        from tensorboard.plugins.scalar import metadata as scalar_metadata
         from tensorboard.plugins.text import metadata as text_metadata
         from tensorboard.summary.writer.record_writer import RecordWriter
         from tensorboard.util import tensor_util
 
         self._event_pb2, self._summary_pb2 = event_pb2, summary_pb2
         self._hparams, self._text_metadata, self._tensor_util = summary_v2, text_metadata, tensor_util
+        self._scalar_metadata = scalar_metadata
+        self._described: set[str] = set()
         folder.mkdir(parents=True, exist_ok=True)
         name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{next(_file_number)}"
         self._file = open(folder / name, "wb")
@@ -198,7 +202,7 @@ class _EventFile:
     def scalars(self, values: dict[str, float], env_steps: int, wall_time: float) -> None:
         summary = self._summary_pb2.Summary()
         for name, value in values.items():
-            summary.value.add(tag=name, simple_value=value)
+            summary.value.add(tag=name, simple_value=value, metadata=self._description(name))
         self._add(wall_time, env_steps, summary=summary)
 
     def histogram(self, name: str, counts: np.ndarray, env_steps: int, wall_time: float) -> None:
@@ -213,6 +217,15 @@ class _EventFile:
         summary = self._summary_pb2.Summary()
         summary.value.add(tag=name, histo=histogram)
         self._add(wall_time, env_steps, summary=summary)
+
+    def _description(self, name: str) -> Any:
+        """What the table of metrics says of a curve, with its first point; None for later ones."""
+        metric = metric_for(name)
+        if name in self._described or metric is None:
+            return None
+        self._described.add(name)
+        text = f"{metric.meaning}. Unit: {metric.unit}. Measured by: {metric.writer}."
+        return self._scalar_metadata.create_summary_metadata(display_name=name, description=text)
 
     def text(self, name: str, text: str, env_steps: int, wall_time: float) -> None:
         summary = self._summary_pb2.Summary()

@@ -80,7 +80,7 @@ class Actor:
     """Steps its lanes in turn: while one waits for actions, another is stepped.
 
     Args:
-        settings: `index`, `env`, `seed`, `num_envs`, `groups`, `schedule`, `when_full`, `fragment_length`.
+        settings: `index`, `groups`, `schedule`, `when_full`, `counter_row`.
         arena: the run's arena.
         groups: one env group for each lane.
         policy: chooses the actions.
@@ -116,7 +116,7 @@ class Actor:
         """
         for lane in self.lanes:
             snapshot = None if is_restart else self.snapshots.read(lane.number)
-            if snapshot is not None and snapshot[0] == resumed_fragment:
+            if snapshot is not None and snapshot[0] == resumed_fragment and snapshot[1]:
                 self._restore(lane, snapshot[1])
             else:
                 lane.group.reset(lane.carry)
@@ -126,6 +126,9 @@ class Actor:
     def run(self) -> None:
         """Step until the run ends.
 
+        Waits for weights or a slot only when no lane has anything to do, and then for the lane that is furthest
+        behind: after a restart lanes may be a fragment apart, and the weights that one waits for need the other's.
+
         Raises:
             ShutdownRequested: the stop word was set.
         """
@@ -133,10 +136,12 @@ class Actor:
         length = self.schema.fragment_length
         enter = self.counters.enter
         while True:
+            is_idle = True
             for lane in lanes:
-                slot = lane.slot
+                slot = self._try_begin(lane) if lane.slot is None else lane.slot
                 if slot is None:
-                    slot = self._begin(lane)
+                    continue
+                is_idle = False
                 self._await_reply(lane)
                 enter("env_step")
                 action, obs_out, outputs = self._rows_of(lane, slot)[lane.step]
@@ -151,6 +156,8 @@ class Actor:
                     self._finish(lane, slot, obs_out)
                     self._look_up()  # a policy of its own and `overwrite_oldest` never make it wait
                     self._try_begin(lane)
+            if is_idle:
+                self._wait_to_begin(min(lanes, key=lambda lane: lane.fragment_index))
 
     def _await_reply(self, lane: Lane) -> None:
         self.counters.enter("wait_action")
@@ -164,36 +171,31 @@ class Actor:
 
     # -- fragments --------------------------------------------------------------------------------------------
 
-    def _begin(self, lane: Lane) -> int:
-        """Begin the lane's next fragment, waiting for weights and a slot; returns the slot."""
-        slot = self._try_begin(lane)
-        if slot is not None:
-            return slot
-        self.mailboxes.set_live(lane.number, False)
+    def _wait_to_begin(self, lane: Lane) -> None:
+        """Wait once, at most 0.2 s, for what the lane's next fragment lacks: weights, or a slot, which it then takes."""
         version = behaviour_version(self.schedule, lane.fragment_index)
-        while slot is None:
-            if version is not None and self.board.latest_version < version:
-                self.counters.enter("wait_weights")
-                self.board.wait_version(version, WAIT_S)
-                slot = self._try_begin(lane)
-            else:
-                self.counters.enter("wait_slot")
-                slot = self.ring.claim(self.owner, WAIT_S)
-                if slot is not None:
-                    self._open(lane, slot)
-            self._look_up()
-        return slot
+        if version is not None and self.board.latest_version < version:
+            self.counters.enter("wait_weights")
+            self.board.wait_version(version, WAIT_S)
+        else:
+            self.counters.enter("wait_slot")
+            slot = self.ring.claim(self.owner, WAIT_S)
+            if slot is not None:
+                self._open(lane, slot)
+        self._look_up()
 
     def _try_begin(self, lane: Lane) -> int | None:
         """Begin the lane's next fragment if weights and a slot are there now; returns the slot, or None."""
         version = behaviour_version(self.schedule, lane.fragment_index)
-        if version is not None and self.board.latest_version < version:
-            return None
-        if self.settings["when_full"] == "overwrite_oldest":
-            slot = self.ring.claim_overwriting(self.owner)
+        slot = None
+        if version is None or self.board.latest_version >= version:
+            if self.settings["when_full"] == "overwrite_oldest":
+                slot = self.ring.claim_overwriting(self.owner)
+            else:
+                slot = self.ring.claim(self.owner, 0)
+        if slot is None:
+            self.mailboxes.set_live(lane.number, False)  # the server need not wait for it
         else:
-            slot = self.ring.claim(self.owner, 0)
-        if slot is not None:
             self._open(lane, slot)
         return slot
 
@@ -222,18 +224,22 @@ class Actor:
         self.counters.add("env_steps", int(np.count_nonzero(valid)))
         self.counters.add("episodes", len(lengths))
         self.counters.observe_all("episode_length_steps", lengths)
-        self.ring.publish(slot, self.owner, meta)
-        self.counters.add("fragments")
         lane.slot = None
+        if not self.ring.publish(slot, self.owner, meta):
+            return  # the slot was taken away meanwhile: the fragment is collected again
+        self.counters.add("fragments")
         lane.fragment_index += 1
         self.mailboxes.set_progress(lane.number, lane.fragment_index)
 
     def _snapshot(self, lane: Lane) -> None:
         """Write the lane's envs and the observation they stand on, before the first step of a fragment."""
         payload = lane.group.snapshot()
-        if payload is not None:
-            carried = b"".join(array.tobytes() for array in lane.carry.values())
-            self.snapshots.write(lane.number, lane.fragment_index, carried + payload)
+        if payload is None:
+            content = b""  # an answer too: nobody need wait for more
+        else:
+            content = b"".join(array.tobytes() for array in lane.carry.values()) + payload
+        if not self.snapshots.write(lane.number, lane.fragment_index, content):
+            self.snapshots.write(lane.number, lane.fragment_index, b"")
         self.control.notify()
 
     def _restore(self, lane: Lane, payload: bytes) -> None:

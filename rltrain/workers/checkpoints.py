@@ -29,6 +29,7 @@ from typing import Any
 import torch
 
 from rltrain.errors import CheckpointError, TrainingError
+from rltrain.workers.checkpoint_content import validate
 
 FORMAT = 1
 _COMMENT = "rltrain checkpoint format=%06d save=%012d score=%+.16e sha256="
@@ -121,26 +122,27 @@ class CheckpointStore:
         return max(scored)[2] if scored else None
 
     @staticmethod
-    def load(path: Path) -> tuple[dict[str, Any], list[str]]:
+    def load(path: Path) -> tuple[dict[str, Any], list[str], Path]:
         """Read a checkpoint onto the CPU.
 
         Args:
             path: a checkpoint file; or a run folder or its `checkpoints`, of which the newest good one is taken.
 
         Returns:
-            The saved state, and a warning for each damaged checkpoint that was passed over.
+            The saved state, as `checkpoint_content.SCHEMA` describes it; a warning for each damaged checkpoint that
+            was passed over; and the file that was read.
 
         Raises:
             CheckpointError: there is none, or none is good.
         """
         path = Path(path)
         if not path.is_dir():
-            return _read(path), []
+            return _read(path), [], path
         folder = path / "checkpoints" if (path / "checkpoints").is_dir() else path
         warnings: list[str] = []
         for candidate in _newest_first(folder):
             try:
-                return _read(candidate), warnings
+                return _read(candidate), warnings, candidate
             except CheckpointError as error:
                 warnings.append(f"{error} The checkpoint before it is used.")
         if not warnings:
@@ -250,8 +252,13 @@ def _read(path: Path) -> dict[str, Any]:
             f"{path} has checkpoint format {label.format}; this version of rltrain reads format {FORMAT}. "
             "Use the version that wrote it."
         )
-    state: dict[str, Any] = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    return state
+    try:
+        return validate(torch.load(io.BytesIO(content), map_location="cpu", weights_only=True))
+    except ValueError as problem:
+        what = str(problem)
+    except Exception as error:  # whatever torch meets in bytes made by somebody else; its own advice is unsafe
+        what = f"its content cannot be read ({type(error).__name__})"
+    raise CheckpointError(f"{path} is damaged or not a checkpoint of rltrain: {what}.")
 
 
 def _failure(doing: str, path: Path, error: OSError, needed_bytes: int | None = None) -> CheckpointError:
@@ -259,7 +266,7 @@ def _failure(doing: str, path: Path, error: OSError, needed_bytes: int | None = 
     if error.errno in _FULL:
         needed = "" if needed_bytes is None else f"{needed_bytes:,} bytes needed, "
         return DiskFullError(
-            f"{doing} failed, the disk is full: {path}: {error.strerror} ({needed}{_free_bytes(path):,} bytes free). "
+            f"{doing} failed, there is no room: {path}: {error.strerror} ({needed}{_free_bytes(path):,} bytes free). "
             "Earlier checkpoints are untouched. Free some space, or lower checkpoint.keep."
         )
     return CheckpointError(f"{doing} failed: {path}: {error.strerror}. Check that the path exists and its permissions.")

@@ -11,6 +11,7 @@ that need torch are forked from the zygote (`zygote.py`), which has imported it 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import faulthandler
 import gc
@@ -69,10 +70,11 @@ def run_child(channel_fd: int, parent_pid: int) -> None:
     except BaseException as error:
         code = _report(channel, error)
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        # Without the interpreter's teardown, which takes torch 0.8 s; everything worth keeping is written by now.
-        os._exit(code)
+        try:
+            _flush()
+        finally:
+            # Without the interpreter's teardown, which takes torch 0.8 s; everything worth keeping is written by now.
+            os._exit(code)
 
 
 def _configure(name: str) -> None:
@@ -82,15 +84,22 @@ def _configure(name: str) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_NAME, f"rl:{name}"[:15].encode())
 
 
+def _flush() -> None:
+    """Write what is buffered; an env may have closed or replaced either stream."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+
+
 def _report(channel: Channel, error: BaseException) -> int:
+    """Tell the supervisor first: the log may be gone, as an env is free to close its streams."""
     text = "".join(traceback.format_exception(error))
-    sys.stderr.write(text)
     code = error.exit_code if isinstance(error, RltrainError) else 1
     report = {"kind": type(error).__name__, "message": str(error), "traceback": text[-20_000:], "exit_code": code}
-    try:
+    with contextlib.suppress(ChannelClosed, OSError):
         channel.send({"error": report})
-    except ChannelClosed:
-        pass
+    with contextlib.suppress(Exception):
+        sys.stderr.write(text)
     return code
 
 

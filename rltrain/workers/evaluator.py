@@ -124,15 +124,15 @@ def evaluate_checkpoint(
         progress: called with the number of episodes done.
 
     Returns:
-        `return_mean`, `return_std` (population), `length_mean`, `returns`, `lengths`, `env_id`, `checkpoint`,
-        `env_steps`, `seconds`, `warnings`.
+        `return_mean`, `return_std` (population), `length_mean`, `returns`, `lengths`, `env_id`, `checkpoint` (the file
+        that was played), `env_steps`, `seconds`, `warnings`.
 
     Raises:
         CheckpointError: the checkpoint is missing or damaged, or has lost its statistics.
     """
     started = time.monotonic()
     torch.set_num_threads(1)
-    checkpoint, warnings = CheckpointStore.load(path)
+    checkpoint, warnings, file = CheckpointStore.load(path)
     config = config_from_dict(json.loads(checkpoint["config"]))
     env = config.env.model_dump(mode="json")
     if video_dir is None:
@@ -151,7 +151,7 @@ def evaluate_checkpoint(
         "returns": scores.returns,
         "lengths": scores.lengths,
         "env_id": spec.env_id,
-        "checkpoint": str(path),
+        "checkpoint": str(file),
         "env_steps": checkpoint["env_steps"],
         "seconds": time.monotonic() - started,
         "warnings": warnings,

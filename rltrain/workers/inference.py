@@ -53,9 +53,7 @@ class InferenceServer:
         self.obs_names = list(backend.obs_rows)
         self.version_rows = self.ring.field("policy_version")
         self.env_offsets = np.arange(self.num_envs, dtype=np.int64)
-        max_requests = self.batcher.max_batch_size // self.num_envs
         self.sizes = [self.num_envs] * (arena.layout.num_actors * arena.layout.groups_per_actor)
-        self.max_requests = max_requests
 
     def run(self) -> None:
         """Serve until the stop word is set."""
@@ -71,8 +69,8 @@ class InferenceServer:
                 continue
             version = self._version_for(int(pending.required_version[0]))
             if version is None:
-                counters.enter("wait_request")  # not there yet: the learner is at it
-                self.backend.board.wait_version(int(pending.required_version[0]), WAIT_S)
+                counters.enter("wait_request")  # not there yet, or just being overwritten
+                self.backend.board.wait_version(max(0, int(pending.required_version[0])), WAIT_S)
                 continue
             chosen = self._same_version(pending, num_pending)
             age_us = (time.monotonic_ns() - int(pending.arrival_ns[0])) / 1e3
@@ -86,13 +84,12 @@ class InferenceServer:
                 mailboxes.wait_request(doorbell, decision.wait_us / 1e6)
 
     def _version_for(self, required: int) -> int | None:
-        """The version to answer with, loaded; the newest when any will do."""
-        wanted = None if required < 0 else required
-        newest = self.backend.board.latest_version if wanted is None else wanted
-        if newest >= 0 and self.backend.loaded[newest % 2] == newest:
-            return newest
+        """The version to answer with, loaded; None while it is not there."""
+        version = self.backend.best_version(None if required < 0 else required)
+        if self.backend.is_loaded(version):
+            return version
         self.counters.enter("load_weights")
-        return self.backend.load(wanted)
+        return self.backend.load(version)
 
     @staticmethod
     def _same_version(pending: PendingRequests, num_pending: int) -> np.ndarray:
@@ -115,10 +112,12 @@ class InferenceServer:
         counters.enter("d2h")
         self.ring.scatter_step([ACTION, "behaviour_logp"], slots, steps, {ACTION: action, "behaviour_logp": logp})
         self.version_rows[slots, steps] = version
-        self.mailboxes.reply(lanes, version)
+        num_late = self.mailboxes.reply(lanes, version)
         ended = counters.enter("wait_request")
         counters.add("batches")
         counters.add("rows", num_rows)
+        counters.add("padded_rows", self.backend.padded(num_rows) - num_rows)
+        counters.add("late_replies", num_late)
         counters.add("fired_" + reason)
         counters.set("policy_version", version)
         counters.observe("batch_size_rows", num_rows)

@@ -73,6 +73,8 @@ class Learner:
         self.saver = Saver(channel, self.config, spec, self.state, settings["num_lanes"])
         self.snapshot_from: int | None = None
         self.reason: str | None = None
+        self.has_learned = False
+        """In this life of the process."""
         log_distance = self.config.log.every_env_steps
         self.log_every = max(1, run.total_env_steps // 200) if log_distance == "auto" else log_distance
         self.next_log = 0
@@ -90,6 +92,7 @@ class Learner:
         self.env_steps = checkpoint["env_steps"]
         self.episodes.load_state_dict(checkpoint["episodes"])
         self.next_log = checkpoint["next_log"]
+        self.reason = self._goal_reached()
 
     def attach(self, arena: Arena, run_folder: Path) -> None:
         """Map the arena, publish the first weights, start the prefetch thread."""
@@ -123,7 +126,8 @@ class Learner:
         Returns:
             What the closing summary says: reason, env_steps, updates, version, returns, checkpoint, weights hash.
         """
-        while not self._at_version_end():
+        is_complete = self.reason is not None  # a resumed run that had reached its end
+        while not (is_complete or self._at_version_end()):
             batch = self._next_batch()
             if batch is None:
                 self.reason = self.reason or "stopped"
@@ -162,11 +166,16 @@ class Learner:
     def _learn(self, batch: Batch) -> None:
         """Update on one batch; afterwards a new version is complete, but not yet published."""
         counters = self.counters
+        if batch.copied is not None:
+            counters.enter("h2d")  # what of the copy the update before did not hide
+            batch.copied.synchronize()
         counters.enter("update")
-        metrics = self.update(
-            self.state, batch.tensors, progress_at(self.env_steps, self.config.run.total_env_steps), batch.lanes
-        )
-        self._check_finite()
+        metrics: dict[str, torch.Tensor] = {}
+        if batch.num_env_steps:  # else every row is a reset
+            metrics = self.update(
+                self.state, batch.tensors, progress_at(self.env_steps, self.config.run.total_env_steps), batch.lanes
+            )
+            self._check_finite()
         for meta in batch.metas:
             counters.observe("policy_lag_versions", max(0, self.version - meta.policy_version))
         counters.observe("batch_fragments", len(batch.metas))
@@ -174,7 +183,8 @@ class Learner:
         self.version += 1
         self.env_steps += batch.num_env_steps
         self.episodes.add(batch.episode_returns, batch.episode_lengths)
-        if self.version == 1:
+        if not self.has_learned:
+            self.has_learned = True
             self.channel.send({"first_update": True})
         counters.add("batches")
         counters.add("fragments", len(batch.metas))
@@ -185,7 +195,7 @@ class Learner:
     def _check_finite(self) -> None:
         bad = self.state.bad_updates_in_a_row
         if bad:
-            self.counters.add("bad_updates")
+            self.counters.set("bad_updates", self.state.bad_updates)
             log.warning("skipped a non-finite update: update=%d in_a_row=%d", self.state.updates, bad)
         if bad >= self.config.learner.max_bad_updates:
             raise TrainingError(
@@ -205,7 +215,7 @@ class Learner:
         Returns:
             Whether training is over.
         """
-        self.reason = self.reason or self._end_reason()
+        self.reason = self.reason or self._goal_reached() or ("stopped" if self.control.finish else None)
         wanted = self.reason is not None or self.env_steps >= self.saver.next_at
         schedule = self.config.pipeline.schedule
         if schedule == "sync" and wanted:
@@ -223,13 +233,13 @@ class Learner:
             return False
         return self.reason is not None
 
-    def _end_reason(self) -> str | None:
+    def _goal_reached(self) -> str | None:
         run = self.config.run
         if self.env_steps >= run.total_env_steps:
             return "finished"
         if run.target_return is not None and self.episodes.is_full and self.episodes.return_mean >= run.target_return:
             return "target"
-        return "stopped" if self.control.finish else None
+        return None
 
     def _checkpoint_is_near(self) -> bool:
         """Whether the next batch may bring the end or a checkpoint."""
@@ -276,7 +286,7 @@ def main(channel: Channel, settings: dict[str, Any], fds: list[int]) -> None:
     spec = EnvSpec.from_dict(message["spec"])
     learner = Learner(channel, settings, spec)
     if settings["resume"] is not None:
-        checkpoint, warnings = CheckpointStore.load(Path(settings["resume"]))
+        checkpoint, warnings, learner.saver.last = CheckpointStore.load(Path(settings["resume"]))
         for warning in warnings:
             channel.send({"warning": warning})
         learner.restore(checkpoint)

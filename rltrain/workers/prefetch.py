@@ -26,6 +26,8 @@ from rltrain.shm.counters import CounterRow
 from rltrain.shm.ring import FragmentMeta, TrajectoryRing
 
 WAIT_S = 0.2
+LOOK_S = 0.002
+"""How often a batch that could be closed looks whether the learner has become free, in `async`."""
 
 
 @dataclass
@@ -140,15 +142,18 @@ class Prefetcher:
         if host is None:
             host = self.filling[meta.fragment_index] = self._wait_free()
         self._gather(slot, meta, host, meta.lane)
-        if len(host.metas) == self.num_fragments and meta.fragment_index == self.next_number:
-            self._close(self.filling.pop(meta.fragment_index))
+        while self._is_full(self.filling.get(self.next_number)):
+            self._close(self.filling.pop(self.next_number))
+
+    def _is_full(self, host: HostBatch | None) -> bool:
+        return host is not None and len(host.metas) == self.num_fragments
 
     def _collect_ready(self) -> None:
         host = self._wait_free()
         minimum, maximum = self.settings["min_fragments"], self.settings["max_fragments"]
         while len(host.metas) < maximum:
             may_close = len(host.metas) >= minimum and self.ready.empty()
-            slot = self.ring.take(self.owner, 0 if may_close else WAIT_S / 10)
+            slot = self.ring.take(self.owner, 0 if may_close else LOOK_S)
             if slot is not None:
                 meta = self.ring.meta(slot)
                 if self.next_number - meta.policy_version > self.settings["max_policy_lag"]:

@@ -23,7 +23,8 @@ import numpy as np
 import torch
 
 from rltrain.algos.train_state import TrainState
-from rltrain.config.schema import Config
+from rltrain.config.load import config_from_dict
+from rltrain.config.schema import ActorsSection, Config
 from rltrain.errors import CheckpointError
 from rltrain.fields import EnvSpec
 from rltrain.shm.arena import Arena
@@ -36,6 +37,8 @@ from rltrain.workers.checkpoints import CheckpointStore, DiskFullError
 
 log = logging.getLogger(__name__)
 _LOOK_S = 0.02
+_LEARNERS_OPTIONS = ("normalize_obs", "normalize_reward", "reward_clip")
+"""Of the section `env`, what the learner does with rows; the envs don't know of it."""
 
 
 class Saver:
@@ -61,20 +64,33 @@ class Saver:
     def restore(self, checkpoint: dict[str, Any]) -> None:
         """Load model and optimiser, and keep the rest for `attach`.
 
+        The number of envs and their options may have changed: envs whose saved states do not fit start afresh.
+
         Raises:
             CheckpointError: it belongs to another env or another model.
         """
-        saved = EnvSpec.from_dict(json.loads(checkpoint["spec"]))
-        if not saved.has_same_spaces(self.spec):
+        spec = EnvSpec.from_dict(json.loads(checkpoint["spec"]))
+        if not spec.has_same_spaces(self.spec):
             raise CheckpointError(
-                f"the checkpoint was made with env {saved.env_id} ({saved.action.kind} actions, "
-                f"{len(saved.obs)} observation fields), but env.id = {self.spec.env_id!r} has other spaces. "
+                f"the checkpoint was made with env {spec.env_id} ({spec.action.kind} actions, "
+                f"{len(spec.obs)} observation fields), but env.id = {self.spec.env_id!r} has other spaces. "
                 "Resume with the configuration in the run folder."
             )
+        saved = config_from_dict(json.loads(checkpoint["config"]))
+        _check_same_model(saved, self.config)
         self.state.load_state_dict(checkpoint["train_state"])
         if len(checkpoint["previous_weights"]):
             self._previous_weights = checkpoint["previous_weights"].numpy()
-        self._snapshots = {int(k): v.numpy().tobytes() for k, v in checkpoint["snapshots"].items()}
+        snapshots = checkpoint["snapshots"]
+        changed = _changed_env_options(saved, self.config)
+        if snapshots and changed:
+            self.channel.send({
+                "warning": "the env states of the checkpoint don't fit the new sizes or options "
+                f"({', '.join(changed)}): environments are reset."
+            })
+        self._snapshots = {} if changed else {int(k): v.numpy().tobytes() for k, v in snapshots.items()}
+        for lane in set(range(self.num_lanes)) - self._snapshots.keys():
+            self._forget_returns(lane)
         self._plan_next(checkpoint["env_steps"])
 
     def attach(self, arena: Arena, run_folder: Path, counters: CounterRow, version: int) -> None:
@@ -84,12 +100,20 @@ class Saver:
         limits = self.config.checkpoint
         self.store = CheckpointStore(run_folder / "checkpoints", limits.keep, limits.keep_best)
         for lane, payload in self._snapshots.items():
-            self.snapshots.write(lane, version, payload)
+            if not self.snapshots.write(lane, version, payload):
+                self._forget_returns(lane)
+                self.channel.send({
+                    "warning": f"the env states of lane {lane} in the checkpoint have {len(payload)} bytes, more than "
+                    f"the {self.snapshots.room_bytes} bytes of room: its environments are reset."
+                })
         if self._previous_weights is not None:
             self.board.publish(version - 1, self._previous_weights)
 
     def wait_snapshots(self, version: int) -> dict[int, bytes]:
-        """Collect every lane's env state at the start of the fragment that this version consumes next."""
+        """Collect every lane's env state at the start of the fragment that this version consumes next.
+
+        A lane whose state could not be taken answers with an empty one.
+        """
         if not self.spec.snapshot_bytes:
             return {}
         self.counters.enter("checkpoint")
@@ -115,7 +139,7 @@ class Saver:
             is_last: the run ends with it, so that a full disk is an error and not only a warning.
 
         Raises:
-            CheckpointError: the disk is full at the end of the run, or cannot be written at all.
+            CheckpointError: there is no room at the end of the run, or it cannot be written at all.
             TrainingError: the weights are not finite.
         """
         self.counters.enter("checkpoint")
@@ -127,7 +151,7 @@ class Saver:
             "model": {name: x.detach().cpu().clone() for name, x in self.state.model.state_dict().items()},
             "train_state": self.state.state_dict(),
             "previous_weights": self._read_previous(progress["version"]),
-            "snapshots": {str(k): torch.frombuffer(bytearray(v), dtype=torch.uint8) for k, v in snapshots.items()},
+            "snapshots": {str(k): torch.frombuffer(bytearray(v), dtype=torch.uint8) for k, v in snapshots.items() if v},
         }
         try:
             self.last = self.store.save(state, progress["env_steps"], None if math.isnan(score) else score)
@@ -138,6 +162,11 @@ class Saver:
                 raise
             return
         self.channel.send({"checkpoint": str(self.last), "env_steps": progress["env_steps"]})
+
+    def _forget_returns(self, lane: int) -> None:
+        """Begin the discounted returns of a lane anew, as its envs do."""
+        num_envs = self.config.actors.envs_per_group
+        self.state.reward_scaler.restart(slice(lane * num_envs, (lane + 1) * num_envs))
 
     def _plan_next(self, env_steps: int) -> None:
         distance = self.config.checkpoint.every_env_steps
@@ -151,3 +180,38 @@ class Saver:
             if self.board.read(version - 1, previous.numpy()) is not None:
                 return previous
         return torch.zeros(0, dtype=torch.uint8)
+
+
+def _check_same_model(saved: Config, config: Config) -> None:
+    """Refuse options with which the saved weights or their statistics would mean something else."""
+    old = {"model": saved.model.model_dump(mode="json"), "env": {"normalize_obs": saved.env.normalize_obs}}
+    new = {"model": config.model.model_dump(mode="json"), "env": {"normalize_obs": config.env.normalize_obs}}
+    wrong = [
+        f"{section}.{name} = {json.dumps(value)}, but the checkpoint was made with {json.dumps(old[section][name])}."
+        for section, options in new.items()
+        for name, value in options.items()
+        if value != old[section][name]
+    ]
+    if wrong:
+        raise CheckpointError(
+            "\n".join(wrong) + "\nThe saved weights fit that only. Leave it as it is in the run folder's config.toml, "
+            "or start a new run without --resume."
+        )
+
+
+def _changed_env_options(saved: Config, config: Config) -> list[str]:
+    """Return the options that differ and decide what the saved states of the envs belong to."""
+    before, after = saved.env.model_dump(mode="json"), config.env.model_dump(mode="json")
+    changed = [f"env.{name}" for name in after if name not in _LEARNERS_OPTIONS and before[name] != after[name]]
+    old, new = saved.actors, config.actors
+    if old.envs_per_group != new.envs_per_group:
+        changed.append("actors.envs_per_group")
+    if _lanes(old) != _lanes(new):
+        names = ("num_actors", "groups_per_actor")
+        changed += [f"actors.{name}" for name in names if getattr(old, name) != getattr(new, name)]
+    return changed
+
+
+def _lanes(actors: ActorsSection) -> int:
+    assert actors.num_actors != "auto", "the configuration is resolved"
+    return actors.num_actors * actors.groups_per_actor

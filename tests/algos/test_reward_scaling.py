@@ -89,3 +89,20 @@ def test_state_dict_restored_continues_the_same_statistics():
     second.load_state_dict(first.state_dict())
     expected = straight(reward[10:], ended[10:], valid[10:], lanes)
     assert torch.equal(second(reward[10:], ended[10:], valid[10:], lanes), expected)
+
+
+def test_state_dict_of_another_number_of_envs_keeps_the_statistics_and_begins_every_return_anew():
+    reward, ended, valid = batch(20, 4, seed=4)
+    before, after = RewardScaler(4, 0.9, None, True), RewardScaler(6, 0.9, None, True)
+    before(reward, ended, valid, np.arange(2))
+    after.running_return += 1
+    after.load_state_dict(before.state_dict())
+    assert after.running_return.tolist() == [0] * 6
+    assert (after.mean, after.variance, after.count) == (before.mean, before.variance, before.count)
+
+
+def test_restart_forgets_the_returns_of_these_envs_only():
+    scaler = RewardScaler(4, 0.9, None, True)
+    scaler.running_return += 2
+    scaler.restart(slice(1, 3))
+    assert scaler.running_return.tolist() == [2, 0, 0, 2]

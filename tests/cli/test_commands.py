@@ -115,6 +115,9 @@ def test_runs_lists_states_newest_first(tmp_path):
     lines = rltrain("runs", str(tmp_path)).stdout.splitlines()
     assert lines[1].split()[:5] == ["new", "target", "12,345", "475.2", "1:01:01"]
     assert lines[2].split()[:2] == ["old", "finished"]
+    summary["return_mean"] = 0.952
+    (folder / "summary.json").write_text(json.dumps(summary))
+    assert any("0.952" in line for line in rltrain("runs", str(tmp_path)).stdout.splitlines())
     assert "No runs" in rltrain("runs", str(tmp_path / "none")).stdout
 
 

@@ -8,6 +8,7 @@ from gymnasium import spaces
 
 from rltrain.errors import ConfigError, EnvContractError
 from tests.envs.rollout import Rollout, section
+from tests.toy_envs import Count
 
 GIVEN = "tests.envs.image_toys:Given"
 BOX = spaces.Box(-10, 10, (2,), np.float32)
@@ -84,3 +85,22 @@ def test_group_observation_that_does_not_fit_is_refused(space, bad, parts, num_e
 def test_group_unsupported_observation_space_is_refused(space):
     with pytest.raises(ConfigError, match="observation"):
         Rollout(given(space, None))
+
+
+class Wide(Count):
+    """Observes float64 where float32 is declared."""
+
+    def observe(self):
+        """Return another dtype."""
+        return np.array([self.t / 3])
+
+
+def test_other_dtype_is_warned_of_once_for_each_leaf_and_by_the_first_group_only(caplog):
+    env = section(f"{__name__}:Wide")
+    for first_env_index in (0, 8):
+        made = Rollout(env, 2, first_env_index=first_env_index).start()
+        made.run(5)
+        made.group.close()
+    (record,) = caplog.records
+    assert (record.name, record.levelname) == ("rltrain.envs", "WARNING")
+    assert "'obs' has dtype float64, but its space declares float32. Training casts it" in record.getMessage()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -12,6 +14,7 @@ from torch import nn
 from rltrain.errors import ConfigError
 from rltrain.fields import ActionSpec, EnvSpec, LeafSpec
 from rltrain.models import build_model
+from rltrain.models.heads import make_head
 from tests.specs import ALL_ACTIONS, TWO_WAY, VECTOR, env_spec, model_section
 
 IMAGE = LeafSpec("obs", "box", (4, 40, 40), "uint8")
@@ -106,16 +109,89 @@ class OwnModel(nn.Module):
         super().__init__()
         self.layer = nn.Linear(4, width)
 
-    def policy(self, obs): ...
-    def value(self, obs): ...
-    def policy_and_value(self, obs, num_policy_rows=None): ...
-    def update_statistics(self, obs): ...
+        self.head = make_head(spec.action, "auto", 0.0)
+        self.outputs = nn.Linear(width, self.head.num_outputs)
+
+    def policy(self, obs):
+        return self.head(self.outputs(self.layer(obs["obs"])))
+
+    def value(self, obs):
+        return self.layer(obs["obs"])[:, 0]
+
+    def policy_and_value(self, obs, num_policy_rows=None):
+        return self.policy({"obs": obs["obs"][:num_policy_rows]}), self.value(obs)
 
 
-class OwnModelOfOldStyle(OwnModel):
-    """Lacks an argument."""
+class OldStyle(OwnModel):
+    """Lacks an argument and statistics."""
+
+    value = None
 
     def policy_and_value(self, obs): ...
+
+
+class PlainPolicy(OwnModel):
+    """Returns logits."""
+
+    def policy(self, obs):
+        return self.outputs(self.layer(obs["obs"]))
+
+
+class ColumnValue(OwnModel):
+    """Does not squeeze."""
+
+    def value(self, obs):
+        return self.layer(obs["obs"])[:, :1]
+
+
+class DoubleValue(OwnModel):
+    """Returns float64."""
+
+    def value(self, obs):
+        return super().value(obs).double()
+
+
+class AllRows(OwnModel):
+    """Ignores num_policy_rows."""
+
+    def policy_and_value(self, obs, num_policy_rows=None):
+        return self.policy(obs), self.value(obs)
+
+
+class OtherValue(OwnModel):
+    """Computes another value in the joint method."""
+
+    def policy_and_value(self, obs, num_policy_rows=None):
+        policy, value = super().policy_and_value(obs, num_policy_rows)
+        return policy, value + 1
+
+
+class OtherPolicy(OwnModel):
+    """Computes another policy in the joint method."""
+
+    def policy_and_value(self, obs, num_policy_rows=None):
+        return self.head(self.outputs(self.layer(obs["obs"]))[:num_policy_rows] * 9 + torch.arange(2.0)), self.value(obs)
+
+
+class Raises(OwnModel):
+    """Fails on any observation."""
+
+    def policy(self, obs):
+        raise ValueError("boom")
+
+
+class Draws(OwnModel):
+    """Draws from all generators and counts its calls in a buffer; has a layer that learns while training."""
+
+    def __init__(self, spec):
+        super().__init__(spec)
+        self.register_buffer("num_calls", torch.zeros(()))
+        self.norm = nn.BatchNorm1d(4)
+
+    def value(self, obs):
+        torch.rand(1), np.random.random_sample(), random.random()
+        self.num_calls += 1
+        return super().value({"obs": self.norm(obs["obs"])})
 
 
 class NotAModel:
@@ -134,14 +210,68 @@ def test_own_model_is_built_with_its_kwargs_and_the_seed():
 
 def test_own_model_that_lacks_members_is_refused_naming_them():
     section = model_section(kind=f"{__name__}:NotAModel")
-    with pytest.raises(ConfigError, match=r"torch.nn.Module, noise_components, value, policy_and_value, update_stat"):
+    with pytest.raises(ConfigError, match=r"torch.nn.Module, noise_components .*, policy\(\), value\(\), policy_and_value\(\), upd"):
+        build_model(env_spec(), section, True)
+
+
+def test_own_model_that_lacks_members_and_an_argument_is_refused_naming_all():
+    section = model_section(kind=f"{__name__}:OldStyle")
+    with pytest.raises(ConfigError, match=r"lacks value\(\), the argument `num_policy_rows`"):
         build_model(env_spec(), section, False)
 
 
-def test_own_model_without_num_policy_rows_is_refused():
-    section = model_section(kind=f"{__name__}:OwnModelOfOldStyle")
-    with pytest.raises(ConfigError, match="does not take `num_policy_rows`"):
-        build_model(env_spec(), section, False)
+def test_own_model_needs_update_statistics_only_to_normalise():
+    section = model_section(kind=f"{__name__}:OwnModel")
+    build_model(env_spec(), section, False)
+    with pytest.raises(ConfigError, match=r"lacks update_statistics\(\)\. "):
+        build_model(env_spec(), section, True)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("PlainPolicy", r"policy\(\) returned Tensor without sample, mode, log_prob, entropy; accepted: a Distribution"),
+        ("ColumnValue", r"value\(\) returned shape \[2, 1\]; accepted \[2\]: squeeze the last axis"),
+        ("DoubleValue", r"value\(\) returned torch.float64; accepted torch.float32"),
+        ("AllRows", r"num_policy_rows=1\) returned a distribution whose mode\(\) has shape \[2\]; accepted \[1\]"),
+        ("OtherValue", r"returned the values .*, but value\(obs\)"),
+        ("OtherPolicy", r"gives actions the log-probabilities .*, but policy\(obs\)"),
+    ],
+)
+def test_own_model_that_returns_what_does_not_fit_is_refused(name, message):
+    with pytest.raises(ConfigError, match=message):
+        build_model(env_spec(), model_section(kind=f"{__name__}:{name}"), False)
+
+
+def test_own_model_that_raises_says_what_it_was_given():
+    with pytest.raises(ValueError, match="boom") as caught:
+        build_model(env_spec(), model_section(kind=f"{__name__}:Raises"), False)
+    assert "2 rows of zeros (obs: torch.float32 [2, 4])" in caught.value.__notes__[0]
+
+
+def test_own_model_check_leaves_generators_buffers_and_modes_alone():
+    states = torch.get_rng_state(), np.random.get_state()[2], random.getstate()
+    model = build_model(env_spec(), model_section(kind=f"{__name__}:Draws"), False)
+    assert torch.equal(torch.get_rng_state(), states[0])
+    assert (np.random.get_state()[2], random.getstate()) == states[1:]
+    assert model.num_calls == 0
+    assert model.norm.num_batches_tracked == 0
+    assert model.training
+    assert model.norm.training
+
+
+@pytest.mark.parametrize(
+    "leaf",
+    [
+        LeafSpec("obs", "discrete", (), "int64", (5,), (3,)),
+        LeafSpec("obs", "multi_discrete", (2, 2), "int32", (2, 3, 4, 5), (1, 1, 0, -1)),
+        LeafSpec("obs", "multi_binary", (3,), "int8"),
+        IMAGE,
+    ],
+    ids=["discrete", "multi_discrete", "multi_binary", "image"],
+)
+def test_own_model_of_the_example_takes_every_kind_of_leaf(leaf):
+    build_model(env_spec(TWO_WAY, leaf), model_section(kind="configs.own_model:make_model"), False)
 
 
 def test_unknown_kind_is_refused_with_the_accepted_ones():

@@ -34,7 +34,7 @@ def spread(tmp_path_factory):
 
 
 def saved(run, position: int) -> dict:
-    checkpoint, _ = CheckpointStore.load(run.checkpoints[position])
+    checkpoint, *_ = CheckpointStore.load(run.checkpoints[position])
     return checkpoint
 
 
@@ -77,7 +77,7 @@ def test_evaluation_is_made_and_changes_nothing(spread):
 @pytest.mark.parametrize("name", ["two actors", "no delay", "sync local"])
 def test_normaliser_has_counted_exactly_the_training_steps(spread, name):
     for path in spread[name].checkpoints:
-        checkpoint, _ = CheckpointStore.load(path)
+        checkpoint, *_ = CheckpointStore.load(path)
         (count,) = (value for key, value in checkpoint["model"].items() if key.endswith("count"))
         assert float(count) == checkpoint["env_steps"] == int(path.stem.removeprefix("checkpoint-"))
 

@@ -118,7 +118,7 @@ def test_hanging_constructor_is_named_with_its_stack(faults):
 
 
 def finite_weights(path) -> bool:
-    checkpoint, _ = CheckpointStore.load(path)
+    checkpoint, *_ = CheckpointStore.load(path)
     optimizer = [x for x in checkpoint["train_state"]["optimizer"].values() if isinstance(x, torch.Tensor)]
     return all(bool(x.isfinite().all()) for x in (*checkpoint["model"].values(), *optimizer))
 

@@ -65,7 +65,7 @@ def test_checkpoints_hold_tensors_and_plain_values_only(exact, schedule):
 
 
 def parts_of(path) -> tuple[dict, EnvSpec]:
-    checkpoint, _ = CheckpointStore.load(path)
+    checkpoint, *_ = CheckpointStore.load(path)
     return checkpoint, EnvSpec.from_dict(json.loads(checkpoint["spec"]))
 
 

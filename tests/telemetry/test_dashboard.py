@@ -54,7 +54,7 @@ def test_dashboard_at_80x24_shows_everything_within_the_screen(glyphs, num_actor
     text = "\n".join(lines)
     assert len(lines) <= 23
     assert max(map(len, lines)) <= 79
-    wanted = ["201,234", "45.5 updates/s", "return 123.4 (target 475)", "length 123", "50 %", "left", "batch 61.5 rows",
+    wanted = ["201,234", "45.5 updates/s", "return 123.4 (target 475)", "length 123", "50 %", "left", "61.5 rows",
               "38/152/215 us", "p50 1  p99 2", "env-bound", "learner starved 30 %", "try: ", "free 10", "actor-1 died"]
     wanted += ["91 % in use", "412 of 700 W", "12.0 GiB of 139.0 GiB"] if gpus else ["no GPU", "inference 50 %"]
     assert [word for word in wanted if word not in text] == []
@@ -78,6 +78,41 @@ def test_dashboard_bar_has_a_cell_for_each_share():
     assert row.split()[1] == "█" * 10 + "▒" + "░" * 4
     row = next(line for line in frame(glyphs=ASCII) if line.startswith("learner"))
     assert row.split()[1] == "#" * 10 + "+" + "-" * 4
+
+
+def test_dashboard_long_delays_fit_into_80_columns():
+    slow = {"queue_delay_us_p50": 362.0, "queue_delay_us_p95": 4_096.0, "queue_delay_us_p99": 925_000.0,
+            "service_us_p50": 362.0, "service_us_p95": 4_096.0, "batch_size_mean_rows": 12_345.0}
+    (line,) = [line for line in frame(**slow) if line.startswith("batches")]
+    assert "queue p50/95/99 0.36/4.1/925 ms" in line
+    assert line.endswith("service 0.36/4.1 ms")
+    assert len(line) <= 79
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (200, 50)])
+def test_dashboard_columns_have_a_heading_and_each_row_its_own_name(width, height):
+    lines = frame(width, height)
+    (heading,) = [line for line in lines if line.startswith("time by state")]
+    row = next(line for line in lines if line.startswith("learner"))
+    assert heading.endswith("memory")
+    assert len(heading) == len(row) == width - 1
+    assert row.index("50 %  ") + 4 == heading.index("CPU") + 3
+    assert sum(line.startswith("inference") for line in lines) == 1
+
+
+def test_dashboard_bars_use_a_wide_terminal():
+    row = next(line for line in frame(200, 50) if line.startswith("inference"))
+    assert len(row.split()[1]) > 90
+    assert "wait_request 50 % forward 20 % batch_delay 10 % gather 10 % d2h 10 %" in row
+
+
+def test_dashboard_last_frame_has_no_time_left():
+    dashboard = Dashboard(Console(file=StringIO(), width=80, height=24), HEADER, UNICODE)
+    now = sample(SHARES)
+    dashboard._history.add(now)
+    lines = dashboard.lines(now, None, [], "stopped", 79, 23, is_last=True)
+    assert "left" not in "".join(text for text, _ in lines[1])
+    assert "1:00 min" in lines[1][-1][0]
 
 
 def test_dashboard_time_left_is_at_the_present_speed():

@@ -153,7 +153,7 @@ def test_ledger_window_spans_the_last_ten_seconds(clock):
 def test_ledger_window_before_the_first_sample_is_empty_and_warming_up(clock):
     window = Ledger([("learner", row("learner")), ("actor-0", row("actor"))], lambda: RING).window()
     assert (window.interval_s, window.env_steps_per_s) == (0, 0)
-    assert judge(window, "overlap").name == "warming-up"
+    assert judge(window, "overlap").name == "warming up"
 
 
 def test_ledger_window_ring_is_the_mean_over_the_looks(clock):

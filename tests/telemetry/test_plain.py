@@ -66,6 +66,17 @@ def test_plain_lines_each_warning_is_printed_once_and_a_flood_is_counted(clock):
     assert "and 7 more warnings" in out.getvalue()
 
 
+def test_plain_lines_last_line_comes_at_once_and_after_the_warnings(clock):
+    out = StringIO()
+    display = PlainLines(out, HEADER)
+    display.update(sample(SHARES), None, [], "stopped")
+    display.update(sample(SHARES, env_steps=600_000), None, ["late"], "stopped", is_last=True)
+    display.stop()
+    _, warning, last = out.getvalue().splitlines()
+    assert warning == "warning: late"
+    assert "steps 600,000" in last
+
+
 def test_plain_lines_late_warning_is_printed_at_the_end(clock):
     out = StringIO()
     display = PlainLines(out, HEADER)

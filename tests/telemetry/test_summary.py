@@ -25,7 +25,8 @@ def summary(header=HEADER, total=TOTAL, **changes) -> str:
 def test_closing_summary_says_result_speed_time_by_state_verdict_and_next_command():
     text = summary()
     for words in (
-        "target return is reached", "476.5 mean", "target 475", "654,321, 201,234 per second in 1:05 min",
+        "target return is reached", "476.5 mean of the last 77 episodes", "target 475",
+        "654,321 (201,234 per second while training); 1:05 min in all",
         "env_step 60 %, wait_action 30 %, boot 10 %", "update 93 %, wait_data 5 %", "learner-bound: the learner",
         "runs/cartpole-1/checkpoints/000654321", "rltrain eval runs/cartpole-1",
     ):
@@ -41,13 +42,40 @@ def test_closing_summary_stopped_run_shows_how_to_resume():
     assert "rltrain run --resume runs/cartpole-1" in text
 
 
+def test_closing_summary_return_is_of_as_many_episodes_as_the_window_holds():
+    assert "mean of the last 20 episodes" in summary(replace(HEADER, target_window=20))
+    assert "mean of the last 77 episodes" in summary(replace(HEADER, target_window=100))
+    assert "mean of 1 episode," in summary(episodes=1)
+
+
+def test_closing_summary_resumed_run_says_how_many_env_steps_this_part_had():
+    text = " ".join(summary(replace(HEADER, resumed_env_steps=600_000)).split())
+    assert "654,321, 54,321 of them in this part (201,234 per second while training)" in text
+
+
+def test_closing_summary_failed_run_is_short_and_offers_what_there_is():
+    text = summary(state="failed", reason="stopped", exit_code=6)
+    assert [line.split()[0] for line in text.splitlines()[2:]] == [
+        "result", "env", "checkpoint", "evaluate", "resume"
+    ]
+    assert "failed (exit code 6)" in text
+    assert "654,321; 1:05 min in all" in text
+
+
+def test_closing_summary_failed_run_without_env_steps_offers_neither_evaluation_nor_resume():
+    text = summary(state="failed", reason="stopped", exit_code=6, env_steps=0)
+    assert "rltrain eval" not in text
+    assert "--resume" not in text
+    assert "logs are in runs/cartpole-1" in " ".join(text.split())
+
+
 def test_closing_summary_run_that_failed_early_has_what_is_known():
     text = closing_summary(
         {"state": "failed", "duration_s": 1.0, "run_folder": "runs/my run", "restarts": 3, "exit_code": 4}, None, None,
         replace(HEADER, target_return=None),
     )
     assert "failed (exit code 4)" in text
-    assert "no episode has ended" in text
+    assert "0; 1.0 s in all" in text
     assert "none was written; logs are in 'runs/my run'" in text
     assert "rltrain eval" not in text
 

@@ -43,6 +43,17 @@ def test_writer_scalars_text_and_histogram_are_read_back(tmp_path):
     assert b'name = "a"' in found.Tensors("run/config")[0].tensor_proto.string_val[0]
 
 
+def test_writer_first_point_of_a_curve_carries_its_meaning_from_the_table(tmp_path):
+    writer = TensorboardWriter(tmp_path, "", {})
+    for env_steps in (10, 20):
+        writer.scalars({"lag/dropped_env_steps": 1.0, "own/figure": 2.0, "ledger/actor/boot": 0.5}, env_steps)
+    assert writer.close(timeout_s=30)
+    found = read(tmp_path)
+    assert "dropped for being too old" in found.SummaryMetadata("lag/dropped_env_steps").summary_description
+    assert "share of wall time" in found.SummaryMetadata("ledger/actor/boot").summary_description
+    assert steps(found, "lag/dropped_env_steps") == steps(found, "own/figure") == [10, 20]
+
+
 def test_writer_hparams_are_read_back_with_their_types_and_the_end(tmp_path):
     options = {"run": {"seed": 3, "target_return": None}, "learner": {"compile": False}, "sizes": (64, 64)}
     writer = TensorboardWriter(tmp_path, "", options)

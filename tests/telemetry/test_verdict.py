@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from rltrain.telemetry.verdict import judge
+from rltrain.telemetry.verdict import judge, judge_whole
 from tests.telemetry.samples import RING, sample
 
 STARVED = {"wait_data": 0.4, "update": 0.58, "publish": 0.02}
@@ -86,6 +86,8 @@ def test_judge_long_queue_at_a_waiting_server_is_the_batch_window():
 def test_judge_actors_that_run_the_policy_are_inference_bound_without_a_server():
     shares = {"learner": STARVED, "actor": {"env_step": 0.3, "forward": 0.6, "write": 0.1}}
     assert judge(sample(shares), "overlap").name == "inference-bound"
+    shares["actor"] = {"env_step": 0.4, "forward": 0.45, "write": 0.15}
+    assert judge(sample(shares), "overlap").name == "inference-bound"
     shares["actor"] = {"env_step": 0.45, "forward": 0.45, "write": 0.1}
     assert judge(sample(shares), "overlap").name == "env-bound"
 
@@ -105,10 +107,10 @@ def test_judge_boot_time_is_left_out_of_the_shares():
     assert name_of({"boot": 0.5, "wait_data": 0.06, "update": 0.44}) != "learner-bound"
 
 
-@pytest.mark.parametrize(("learner", "interval_s"), [(BUSY, 0.9), ({"boot": 0.95, "update": 0.05}, 10.0), ({}, 10.0)])
+@pytest.mark.parametrize(("learner", "interval_s"), [(BUSY, 1.9), ({"boot": 0.95, "update": 0.05}, 10.0), ({}, 10.0)])
 def test_judge_too_little_steady_time_is_warming_up(learner, interval_s):
     verdict = judge(sample({"learner": learner, "actor": STEPPING}, interval_s=interval_s), "overlap")
-    assert verdict.name == "warming-up"
+    assert verdict.line == verdict.finding == "warming up"
     assert verdict.runner_up is None
 
 
@@ -125,6 +127,58 @@ def test_judge_env_bound_predicts_the_gain_of_more_actors():
     almost_fed = {"wait_data": 0.12, "update": 0.88}
     advice = judge(sample(shares | {"learner": almost_fed}, num_actors=2), "async").advice
     assert "1 more actor, given free cores: about 1.1x" in advice
+
+
+def test_judge_more_actors_are_advised_only_where_cores_are_free():
+    total = sample({"learner": STARVED, "inference": IDLE_SERVER, "actor": STEPPING}, num_actors=6)
+    assert judge(total, "async", cores=8).advice.startswith("8 processes compute on 8 cores, so more actors bring")
+    assert judge(total, "async", cores=9).advice == "1 more actor (1 free core): about 1.2x"
+    assert judge(total, "async", cores=64).advice == "2 more actors (56 free cores): about 1.3x"
+
+
+def test_judge_server_that_hardly_delays_is_hand_overs_between_processes():
+    server = {"wait_request": 0.8, "batch_delay": 0.002, "forward": 0.198}
+    total = sample({"learner": STARVED, "inference": server, "actor": WAITING})
+    scarce = judge(total, "overlap", cores=2)
+    assert scarce.name == "batching-bound"
+    assert "actors wait 65 % for actions although the server is busy only 20 %: hand-overs" in scarce.evidence
+    assert "4 processes compute on 2 cores" in scarce.evidence
+    assert "envs_per_group" in scarce.advice
+    assert 'pipeline.inference = "local"' in scarce.advice
+    roomy = judge(total, "overlap", cores=8)
+    assert "local" not in roomy.advice
+    assert roomy.advice.endswith("up to 1.7x")
+    assert "delays" not in scarce.line + roomy.line
+
+
+def test_judge_batch_window_is_named_where_the_server_delays():
+    server = {"wait_request": 0.4, "batch_delay": 0.4, "forward": 0.2}
+    verdict = judge(sample({"learner": STARVED, "inference": server, "actor": WAITING}), "overlap", cores=2)
+    assert "the server delays batches 40 %" in verdict.evidence
+    assert "max_queue_delay_us" in verdict.advice
+
+
+def test_judge_staleness_advises_what_the_schedule_has():
+    shares = {"learner": STARVED, "actor": {"env_step": 0.6, "wait_weights": 0.4}, "inference": IDLE_SERVER}
+    assert judge(sample(shares), "overlap").advice == 'pipeline.schedule = "async": up to 1.7x'
+    assert judge(sample(shares), "async").advice == "a larger pipeline.max_policy_lag: up to 1.7x"
+
+
+def test_judge_nothing_learned_is_no_verdict():
+    hanging = {"learner": {"wait_data": 1.0}, "inference": IDLE_SERVER, "actor": {"env_step": 1.0}}
+    assert judge(sample(hanging, env_steps_per_s=0.0), "overlap").line == "no verdict: nothing was learned"
+    long_update = hanging | {"learner": {"update": 1.0}}
+    assert judge(sample(long_update, env_steps_per_s=0.0), "overlap").name == "learner-bound"
+
+
+def test_judge_whole_run_that_failed_learned_nothing_or_was_short_has_no_verdict():
+    shares = {"learner": BUSY, "inference": IDLE_SERVER, "actor": STEPPING}
+    assert judge_whole(sample(shares), "overlap", False).name == "learner-bound"
+    assert judge_whole(sample(shares), "overlap", True).line == "no verdict: the run failed"
+    nothing = sample(shares, env_steps_per_s=0.0)
+    assert judge_whole(nothing, "overlap", False).line == "no verdict: nothing was learned"
+    short = judge_whole(sample(shares, interval_s=1.0), "overlap", False)
+    assert short.line == "no verdict: less than 2 s of steady running"
 
 
 def test_judge_runner_up_is_the_rule_nearest_to_its_bound():

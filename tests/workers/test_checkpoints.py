@@ -14,11 +14,13 @@ import torch
 
 from rltrain.errors import CheckpointError, TrainingError
 from rltrain.workers.checkpoints import CheckpointStore, DiskFullError
+from tests.runs import ROOT
+from tests.workers.checkpoint_states import checkpoint_state
 
 
 def state(value=1.0, size=1000):
     model = {"weight": torch.full((size,), float(value)), "count": torch.tensor(3)}
-    return {"model": model, "version": int(value), "note": "x"}
+    return {**checkpoint_state(int(value), model), "note": "x"}
 
 
 def names(folder):
@@ -35,8 +37,8 @@ def test_save_then_load_gives_the_same_state(tmp_path):
     path = store.save(state(7.0), env_steps=500, score=None)
     assert path == tmp_path / "checkpoints" / name(500)
     for place in (path, path.parent, tmp_path):
-        loaded, warnings = CheckpointStore.load(place)
-        assert warnings == []
+        loaded, warnings, file = CheckpointStore.load(place)
+        assert (warnings, file) == ([], path)
         assert torch.equal(loaded["model"]["weight"], torch.full((1000,), 7.0))
         assert (loaded["version"], loaded["note"]) == (7, "x")
     assert torch.load(path, weights_only=True)["version"] == 7
@@ -131,8 +133,9 @@ def test_load_passes_over_a_damaged_newest_with_a_warning(tmp_path, place):
     damaged = bytearray(path.read_bytes())
     damaged[place] ^= 128
     path.write_bytes(damaged)
-    loaded, warnings = CheckpointStore.load(tmp_path)
+    loaded, warnings, file = CheckpointStore.load(tmp_path)
     assert loaded["version"] == 1
+    assert file == tmp_path / name(1)
     assert len(warnings) == 1
     assert str(path) in warnings[0]
     assert "the checkpoint before it is used" in warnings[0].lower()
@@ -180,8 +183,12 @@ def small_disk(tmp_path):
 def test_save_on_a_full_disk_leaves_the_old_ones_and_succeeds_later(small_disk):
     store = CheckpointStore(small_disk, keep=2, keep_best=True)
     store.save(state(1.0, size=300_000), 1, None)
-    with pytest.raises(DiskFullError, match=r"No space left on device \([\d,]+ bytes needed, [\d,]+ bytes free\)"):
+    needed = r"No space left on device \([\d,]+ bytes needed, [\d,]+ bytes free\)"
+    with pytest.raises(DiskFullError, match=needed) as full:
         store.save(state(2.0, size=300_000), 2, None)
+    assert full.value.exit_code == 5
+    assert str(small_disk / name(2)) in str(full.value)
+    assert "Earlier checkpoints are untouched. Free some space, or lower checkpoint.keep." in str(full.value)
     assert names(small_disk) == [name(1)]
     assert CheckpointStore.load(small_disk)[0]["version"] == 1
     store.save(state(3.0, size=1000), 3, None)
@@ -192,20 +199,22 @@ LIMITED = """
 import resource, sys, torch
 from pathlib import Path
 from rltrain.workers.checkpoints import CheckpointStore, DiskFullError
+from tests.workers.checkpoint_states import checkpoint_state
 store = CheckpointStore(Path(sys.argv[1]), 2, True)
-store.save({"model": {"w": torch.ones(10)}, "version": 1}, 1, None)
+store.save(checkpoint_state(1, {"w": torch.ones(10)}), 1, None)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 try:
-    store.save({"model": {"w": torch.ones(100_000)}, "version": 2}, 2, None)
+    store.save(checkpoint_state(2, {"w": torch.ones(100_000)}), 2, None)
 except DiskFullError as error:
-    print(error)
+    print(error.exit_code, error)
 """
 
 
 def test_save_beyond_the_file_size_limit_leaves_the_old_ones(tmp_path):
     done = subprocess.run(
-        [sys.executable, "-c", LIMITED, tmp_path], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", LIMITED, tmp_path], capture_output=True, text=True, check=True, timeout=60, cwd=ROOT
     )
+    assert done.stdout.startswith("5 writing a checkpoint failed, there is no room: ")
     assert "File too large" in done.stdout
     assert names(tmp_path) == [name(1)]
     assert CheckpointStore.load(tmp_path)[0]["version"] == 1
@@ -215,6 +224,7 @@ SAVING = """
 import os, sys, torch
 from pathlib import Path
 from rltrain.workers.checkpoints import CheckpointStore
+from tests.workers.checkpoint_states import checkpoint_state
 for line in sys.stdin:
     child = os.fork()
     if child:
@@ -225,7 +235,7 @@ for line in sys.stdin:
     at = int(line)
     while True:
         at += 1
-        store.save({"model": {"w": torch.full((20_000,), float(at))}, "version": at}, at, float(at % 7))
+        store.save(checkpoint_state(at, {"w": torch.full((20_000,), float(at))}), at, float(at % 7))
         os.write(1, b"saved %d\\n" % at)
 """
 
@@ -235,7 +245,8 @@ def kill_while_saving(folder, num_kills, seed):
     rng = random.Random(seed)
     newest = 0
     parent = subprocess.Popen(
-        [sys.executable, "-c", SAVING, folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", SAVING, folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        cwd=ROOT,
     )
     for _ in range(num_kills):
         parent.stdin.write(f"{newest}\n")
@@ -249,7 +260,7 @@ def kill_while_saving(folder, num_kills, seed):
         while "ended" not in heard:
             heard.update([next(lines).split()])
         assert heard["ended"] == "-9"
-        loaded, warnings = CheckpointStore.load(folder)
+        loaded, warnings, _ = CheckpointStore.load(folder)
         assert warnings == []
         assert loaded["version"] in (int(heard["saved"]), int(heard["saved"]) + 1)
         assert torch.equal(loaded["model"]["w"], torch.full((20_000,), float(loaded["version"])))

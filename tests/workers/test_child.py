@@ -76,6 +76,25 @@ def test_child_reports_the_error_of_its_role_and_ends_with_its_code(start, role,
     assert kind in process.stderr.read(), "its log has it too"
 
 
+@pytest.mark.parametrize(
+    "closing",
+    [
+        "sys.stdout.close(); sys.stderr.close()",
+        "os.close(1); os.close(2)",
+        "sys.stdout = sys.stderr = None",
+        "sys.stdout = open('/dev/full', 'w'); print('x')",
+        "os.dup2(os.open('/dev/full', os.O_WRONLY), 2)",
+    ],
+)
+def test_child_whose_env_took_its_streams_away_still_reports_and_ends_with_its_code(start, closing):
+    raising = f"import os, sys\ndef main(*_):\n  {closing}\n  from rltrain.errors import ConfigError\n"
+    process, channel = start(raising + "  raise ConfigError('no \\udcff good')")
+    channel.recv(30)
+    error = channel.recv(30)[0]["error"]
+    assert (error["kind"], error["message"]) == ("ConfigError", "no \udcff good")
+    assert process.wait(30) == 2
+
+
 def test_child_whose_channel_closes_ends_without_a_traceback(start):
     process, channel = start(ECHO)
     channel.recv(30)

@@ -1,0 +1,38 @@
+"""Whole runs in which an actor dies at the one moment that could leave its lanes or its weights out of step."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.runs import toy, train_all
+
+pytestmark = pytest.mark.timeout(300)
+
+COMMON = {"run.total_env_steps": 4096, "supervision.restart_backoff_s": 0.05}
+LAST_STEP = 16
+"""Of a fragment of `tests.runs.SMALL`; its groups have 2 envs."""
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("restarts")
+    late = {"n": 10**6, "k": LAST_STEP, "spared": 2}
+    return train_all(folder, {
+        "gap": {**COMMON, **toy("DieInGap", once=str(folder / "died-gap"), lane=1, fragment_index=3)},
+        "sync": {**COMMON, **toy("Die", once=str(folder / "died-sync"), **late), "pipeline.schedule": "sync"},
+        "overlap": {**COMMON, **toy("Die", once=str(folder / "died-overlap"), **late)},
+    }, at_once=3)  # fmt: skip
+
+
+def test_actor_killed_between_publication_and_note_goes_on_and_nothing_is_learned_twice(runs):
+    run = runs["gap"].finished()
+    assert run.summary["restarts"] == 1
+    assert run.summary["return_mean"] == 20.0
+    assert run.summary["dropped_env_steps"] > 0, "the fragment that was there twice is dropped once"
+
+
+@pytest.mark.parametrize("schedule", ["sync", "overlap"])
+def test_actor_killed_with_one_lane_a_fragment_ahead_goes_on(runs, schedule):
+    run = runs[schedule].finished()
+    assert run.summary["restarts"] == 1
+    assert run.summary["env_steps"] >= 4096
