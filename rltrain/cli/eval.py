@@ -40,7 +40,7 @@ def command(
     _clear_progress(as_json)
     for warning in result["warnings"]:
         click.echo(f"warning: {warning}", err=True)
-    target = _result_path(Path(result["checkpoint"]))
+    target = _result_path(Path(result["checkpoint"]), seed, stochastic)
     try:
         target.write_text(json.dumps(result, indent=2) + "\n")
     except OSError as error:
@@ -64,10 +64,11 @@ def _find(run: str) -> Path:
     return find_run(run, Path("runs"))
 
 
-def _result_path(checkpoint: Path) -> Path:
-    """`eval-<checkpoint>.json` in the run folder, or beside a checkpoint that lies elsewhere."""
+def _result_path(checkpoint: Path, seed: int, stochastic: bool) -> Path:
+    """`eval-<checkpoint>-seed<seed>.json` in the run folder, or beside a checkpoint that lies elsewhere."""
     folder = checkpoint.absolute().parent
-    return (folder.parent if folder.name == "checkpoints" else folder) / f"eval-{checkpoint.stem}.json"
+    name = f"eval-{checkpoint.stem}-seed{seed}{'-stochastic' if stochastic else ''}.json"
+    return (folder.parent if folder.name == "checkpoints" else folder) / name
 
 
 def _progress(episodes: int, as_json: bool) -> Callable[[int], None]:

@@ -14,7 +14,6 @@ from rltrain.envs.outside import UNSAFE_CAST, is_unsafe_cast
 from rltrain.envs.values import BadValueError
 from rltrain.fields import LeafSpec
 
-
 log = logging.getLogger("rltrain.envs")
 
 
@@ -141,8 +140,8 @@ def _checked(leaf: Leaf, value: Any, shape: tuple[int, ...]) -> np.ndarray:
 
 def _warn_of_cast(leaf: Leaf, got: np.dtype) -> None:
     log.warning(
-        "The observation %r has dtype %s, but its space declares %s. Training casts it, which %s. Return what the space "
-        "declares, or correct `observation_space`.", leaf.spec.name, got, leaf.dtype, UNSAFE_CAST,
+        "The observation %r has dtype %s, but its space declares %s. Training casts it, which %s. Return what the "
+        "space declares, or correct `observation_space`.", leaf.spec.name, got, leaf.dtype, UNSAFE_CAST,
     )  # fmt: skip
 
 

@@ -124,8 +124,8 @@ def evaluate_checkpoint(
         progress: called with the number of episodes done.
 
     Returns:
-        `return_mean`, `return_std` (population), `length_mean`, `returns`, `lengths`, `env_id`, `checkpoint` (the file
-        that was played), `env_steps`, `seconds`, `warnings`.
+        `return_mean`, `return_std` (population), `length_mean`, `returns`, `lengths`, `seed`, `stochastic`, `env_id`,
+        `checkpoint` (the file that was played), `env_steps`, `seconds`, `warnings`.
 
     Raises:
         CheckpointError: the checkpoint is missing or damaged, or has lost its statistics.
@@ -228,6 +228,7 @@ def main(channel: Channel, settings: dict, fds: list[int]) -> None:
             "eval/return_mean": figures["return_mean"],
             "eval/return_std": figures["return_std"],
             "eval/episode_length_mean_steps": figures["length_mean"],
+            "eval/episodes": len(scores.returns),
         }
         channel.send({"evaluation": values, "env_steps": request[0]["evaluate"]})
         counters.enter("wait_work")

@@ -170,7 +170,8 @@ class OtherPolicy(OwnModel):
     """Computes another policy in the joint method."""
 
     def policy_and_value(self, obs, num_policy_rows=None):
-        return self.head(self.outputs(self.layer(obs["obs"]))[:num_policy_rows] * 9 + torch.arange(2.0)), self.value(obs)
+        outputs = self.outputs(self.layer(obs["obs"]))[:num_policy_rows]
+        return self.head(outputs + torch.arange(2.0)), self.value(obs)
 
 
 class Raises(OwnModel):
@@ -210,7 +211,7 @@ def test_own_model_is_built_with_its_kwargs_and_the_seed():
 
 def test_own_model_that_lacks_members_is_refused_naming_them():
     section = model_section(kind=f"{__name__}:NotAModel")
-    with pytest.raises(ConfigError, match=r"torch.nn.Module, noise_components .*, policy\(\), value\(\), policy_and_value\(\), upd"):
+    with pytest.raises(ConfigError, match=r"Module, noise_comp.*, policy\(\), value\(\), policy_and_value\(\), upd"):
         build_model(env_spec(), section, True)
 
 
@@ -230,7 +231,7 @@ def test_own_model_needs_update_statistics_only_to_normalise():
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("PlainPolicy", r"policy\(\) returned Tensor without sample, mode, log_prob, entropy; accepted: a Distribution"),
+        ("PlainPolicy", r"policy\(\) returned Tensor without sample, log_prob, entropy; accepted: a Distribution"),
         ("ColumnValue", r"value\(\) returned shape \[2, 1\]; accepted \[2\]: squeeze the last axis"),
         ("DoubleValue", r"value\(\) returned torch.float64; accepted torch.float32"),
         ("AllRows", r"num_policy_rows=1\) returned a distribution whose mode\(\) has shape \[2\]; accepted \[1\]"),

@@ -9,6 +9,7 @@ from tests.runs import toy, train_all
 pytestmark = pytest.mark.timeout(300)
 
 COMMON = {"run.total_env_steps": 4096, "supervision.restart_backoff_s": 0.05}
+GAP = {"env.id": "tests.deadly_envs:DieInGap", "env.kwargs.lane": 1, "env.kwargs.fragment_index": 3}
 LAST_STEP = 16
 """Of a fragment of `tests.runs.SMALL`; its groups have 2 envs."""
 
@@ -18,7 +19,7 @@ def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("restarts")
     late = {"n": 10**6, "k": LAST_STEP, "spared": 2}
     return train_all(folder, {
-        "gap": {**COMMON, **toy("DieInGap", once=str(folder / "died-gap"), lane=1, fragment_index=3)},
+        "gap": {**COMMON, **GAP, "env.kwargs.once": str(folder / "died-gap")},
         "sync": {**COMMON, **toy("Die", once=str(folder / "died-sync"), **late), "pipeline.schedule": "sync"},
         "overlap": {**COMMON, **toy("Die", once=str(folder / "died-overlap"), **late)},
     }, at_once=3)  # fmt: skip
