@@ -41,7 +41,7 @@ def _reason(name: str, space: spaces.Space, value: Any) -> str | None:
         array = np.asarray(value)
     except ValueError:
         return f"{name} is {value!r:.120}, which is no array. Training stops there."
-    declared = np.dtype(space.dtype)  # type: ignore[arg-type]  # leaves have one
+    declared = np.dtype(space.dtype)
     if array.shape != (space.shape or ()):
         return f"{name} has shape {array.shape}; its space declares shape {space.shape}. Training stops there."
     reasons = []
@@ -59,7 +59,7 @@ def _reason(name: str, space: spaces.Space, value: Any) -> str | None:
 
 def _fate_of_dtype(got: np.dtype, declared: np.dtype) -> str:
     if np.can_cast(got, declared, "same_kind") or (got.kind in "iub" and declared.kind in "iub"):
-        return f"training casts {got} to {declared}, which {UNSAFE_CAST}"
+        return f"training casts {got} to {declared}, with one warning: that {UNSAFE_CAST}"
     return "training stops there"
 
 

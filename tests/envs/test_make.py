@@ -218,3 +218,12 @@ def test_make_group_passes_no_render_mode():
 def test_make_single_of_a_vector_factory_is_refused():
     with pytest.raises(ConfigError, match="vector environments only"):
         make_single(section(f"{VECTORS}:vector", kwargs={"mode": "NEXT_STEP"}))
+
+
+def test_record_episodes_without_a_video_package_gives_one_advice(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "moviepy", None)
+    env = section("tests.toy_envs:Spy")
+    with pytest.raises(ConfigError) as caught:
+        record_episodes(make_single(env, render_mode="rgb_array"), tmp_path)
+    assert 'pip install ".[video]"' in str(caught.value)
+    assert str(caught.value).count("pip install") == 1
