@@ -15,9 +15,11 @@ from rltrain.errors import ConfigError
 
 @click.command("eval")
 @click.argument("run", metavar="RUN|CHECKPOINT")
-@click.option("--episodes", type=click.IntRange(min=1), default=10, show_default=True, help="Episodes to play.")
+@click.option("--episodes", type=click.IntRange(1, 1_000_000), default=10, show_default=True,
+              help="Episodes to play.")
 @click.option("--stochastic", is_flag=True, help="Sample actions instead of taking the most likely one.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of envs and actions.")
+@click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True,
+              help="Seed of envs and actions.")
 @click.option("--video", "video_dir", metavar="DIR", type=click.Path(path_type=Path),
               help="Record the episodes as video files in this folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on standard output, nothing else.")
@@ -25,6 +27,8 @@ def command(
     run: str, episodes: int, stochastic: bool, seed: int, video_dir: Path | None, as_json: bool
 ) -> int:
     """Play episodes with the policy of a run (its folder, its name, or `latest`) or of one checkpoint file.
+
+    A name and `latest` are looked for in runs/; of runs elsewhere (run.dir) give the folder.
 
     Prints mean, standard deviation and lengths, and writes them as JSON into the run folder.
 

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 @click.option("--name", help="Name of the run: run.name.")
 @click.option("--seed", type=int, help="Seed of everything: run.seed.")
 @click.option("--resume", metavar="RUN", help="Continue a run: its folder, its name, or `latest`. CONFIG is then "
-              "the one in its folder unless given.")
+              "the one in its folder unless given; a name and `latest` are looked for in runs/, or in the "
+              "run.dir of CONFIG or of --set.")
 @click.option("--no-dashboard", is_flag=True, help="Print plain lines instead of the live dashboard.")
 def command(
     config: Path | None, overrides: tuple[str, ...], name: str | None, seed: int | None, resume: str | None,
@@ -65,8 +66,7 @@ def _load(
         return load(config, overrides, name, seed), None
     from rltrain.supervisor.rundir import find_run
 
-    runs_dir = Path("runs") if config is None else Path(load(config, overrides, name, seed).config.run.dir)
-    folder = find_run(resume, runs_dir)
+    folder = find_run(resume, _runs_dir(config, overrides))
     saved = folder / "config.toml"
     if not saved.is_file():
         raise ConfigError(f"{folder} has no config.toml: the run ended before it began. Start it anew.")
@@ -74,6 +74,20 @@ def _load(
     for line in _changes(load(saved), loaded):
         click.echo(f"changed: {line}", err=True)
     return loaded, folder
+
+
+def _runs_dir(config: Path | None, overrides: list[str]) -> Path:
+    """Where a run to resume is looked for by its name: `run.dir`, of the file and of what overrides it."""
+    from rltrain.config.load import load
+
+    if config is not None:
+        return Path(load(config, overrides).config.run.dir)
+    from rltrain.config.source import read
+
+    source, _ = read(None, overrides, {})  # problems are told when the saved configuration is read with them
+    section = source.values.get("run")
+    runs_dir = section.get("dir") if isinstance(section, dict) else None
+    return Path(runs_dir if isinstance(runs_dir, str) else "runs")
 
 
 def _changes(before: LoadedConfig, after: LoadedConfig) -> list[str]:

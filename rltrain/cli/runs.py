@@ -13,7 +13,8 @@ import click
 def command(folder: Path) -> int:
     """List the runs of a folder (runs/ by default), newest first: state, env steps, return, duration, start.
 
-    States: running, finished, target (the return asked for was reached), stopped, failed, killed.
+    States: running, finished, target (the return asked for was reached), stopped, failed,
+    killed (there is no summary), ended (the summary does not say how).
 
     \b
     Example:

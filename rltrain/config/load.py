@@ -54,8 +54,10 @@ def load(
     problems += found
     if config is not None and not problems:
         derived = resolve.derive(config)
-        config = resolve.apply(config, derived)
-        problems += resolve.check(config, source)
+        problems += resolve.check_size(config, derived)
+        if not problems:
+            config = resolve.apply(config, derived)
+            problems += resolve.check(config, source)
     if problems or config is None:
         raise ConfigError(problems)
     origins = {option: source.origins.get(option, "default") for option, _ in leaves()}

@@ -124,14 +124,19 @@ def _range(metadata: list[Any]) -> str:
     low = high = ""
     for rule in metadata:
         if isinstance(rule, annotated_types.Ge):
-            low = f"at least {rule.ge}"
+            low = f"at least {_limit(rule.ge)}"
         elif isinstance(rule, annotated_types.Gt):
-            low = f"above {rule.gt}"
+            low = f"above {_limit(rule.gt)}"
         elif isinstance(rule, annotated_types.Le):
-            high = f"at most {rule.le}"
+            high = f"at most {_limit(rule.le)}"
         elif isinstance(rule, annotated_types.Lt):
-            high = f"below {rule.lt}"
+            high = f"below {_limit(rule.lt)}"
     return "".join(f" {part}" if i == 0 else f" and {part}" for i, part in enumerate(p for p in (low, high) if p))
+
+
+def _limit(value: Any) -> str:
+    """Write a limit so that it can be read and pasted into TOML."""
+    return f"{value:_}" if isinstance(value, int) and value >= 10_000 else str(value)
 
 
 def _text_rule(kind: Any, metadata: list[Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from typing import Any
@@ -15,6 +16,9 @@ from rltrain.registry import MODELS
 
 BUILT_IN_MODELS = ("auto", "mlp", "nature_cnn", "impala_cnn")
 MAX_AUTO_ACTORS = 32
+LARGEST_RING_ROWS = 10**8
+FACTORY = re.compile(r"[^\s:.]+(\.[^\s:.]+)*:[^\s:]+")
+"""`module:factory`, or `module:Name-v0` of a module that registers the name."""
 AUTO_IF_UNUSED = ("pipeline.max_batch_size", "learner.min_batch_fragments", "learner.max_batch_fragments")
 BATCHER_OPTIONS = ("max_batch_size", "preferred_batch_sizes", "max_queue_delay_us", "adaptive")
 
@@ -46,6 +50,26 @@ def derive(config: Config) -> dict[str, int]:
     return {path: value for path, value in values.items() if _get(config, path) == "auto"}
 
 
+def check_size(config: Config, derived: Mapping[str, int]) -> list[str]:
+    """Return a message when the trajectories in memory are more than any machine holds.
+
+    Comes before `apply`: only below this size are all derived values within their own limits.
+    """
+    actors, steps, envs = config.actors, config.pipeline.fragment_length, config.actors.envs_per_group
+    num_actors = _or(actors.num_actors, derived.get("actors.num_actors", 0))
+    lanes = num_actors * actors.groups_per_actor
+    slots = max(_or(config.pipeline.num_slots, derived.get("pipeline.num_slots", 0)), lanes)
+    rows = slots * envs * steps
+    if rows <= LARGEST_RING_ROWS:
+        return []
+    return [
+        f"pipeline.num_slots = {slots} x actors.envs_per_group = {envs} x pipeline.fragment_length = {steps} makes "
+        f"{rows:_} rows (env steps) of trajectories in memory. Accepted: at most {LARGEST_RING_ROWS:_}. Make one of "
+        f"them smaller, or the {lanes} env groups fewer (actors.num_actors = {num_actors} x actors.groups_per_actor = "
+        f"{actors.groups_per_actor})."
+    ]
+
+
 def apply(config: Config, values: Mapping[str, int | str]) -> Config:
     """Return the configuration with other values of some options."""
     tables = config.model_dump()
@@ -58,7 +82,7 @@ def apply(config: Config, values: Mapping[str, int | str]) -> Config:
 def check(config: Config, source: Source) -> list[str]:
     """Return one message for each broken rule between options."""
     problems: list[str] = []
-    for rule in (_check_ring, _check_batcher, _check_batches, _check_minibatches, _check_model):
+    for rule in (_check_ring, _check_batcher, _check_batches, _check_minibatches, _check_factories, _check_model):
         problems += rule(config, lambda path: f"{path} = {show(_get(config, path))}{source.place(path)}")
     return problems
 
@@ -212,6 +236,14 @@ def _check_minibatches(config: Config, say: Say) -> list[str]:
     return [
         f"{say(f'algo.{config.algo.name}.num_minibatches')} is more than the {parts} {unit} of "
         f"{'the smallest' if is_async else 'a'} batch. Accepted: at most {parts}, or more envs."
+    ]
+
+
+def _check_factories(config: Config, say: Say) -> list[str]:
+    return [
+        f"{say(path)}: accepted is `module:factory` with a name on both sides, such as `my_package.my_file:make`."
+        for path in ("env.id", "model.kind")
+        if ":" in _get(config, path) and not FACTORY.fullmatch(_get(config, path))
     ]
 
 

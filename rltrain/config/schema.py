@@ -13,7 +13,16 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rltrain.config.algorithms import AlgoSection
 
-Count = Annotated[int, Field(ge=1)]
+# Upper bounds are far above any use: they turn a slip of the keyboard into a message instead of a machine at a stand.
+Count = Annotated[int, Field(ge=1, le=1_000_000)]
+EnvSteps = Annotated[int, Field(ge=1, le=10**15)]
+Width = Annotated[int, Field(ge=1, le=65_536)]
+Rows = Annotated[int, Field(ge=1, le=10**8)]
+Threads = Annotated[int, Field(ge=1, le=1024)]
+Envs = Annotated[int, Field(ge=1, le=65_536)]
+Frames = Annotated[int, Field(ge=1, le=1024)]
+Timeout = Annotated[float, Field(gt=0, le=1_000_000)]
+Text = Annotated[str, Field(min_length=1, pattern=r"^[^\x00]*$")]
 Auto = Literal["auto"]
 
 
@@ -21,7 +30,8 @@ class Section(BaseModel):
     """Common rules of all sections: frozen, no unknown keys, no silent conversion of types."""
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True,
+        ser_json_inf_nan="constants",  # those in `kwargs` would reach the workers as null
     )
 
 
@@ -30,11 +40,11 @@ class RunSection(Section):
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=80)] = "run"
     """Name of the run; the folder is `<dir>/<name>-<time>`. Letters, digits, `_`, `.`, `-`."""
-    dir: str = "runs"
-    """Folder that holds the run folders."""
+    dir: Text = "runs"
+    """Folder that holds the run folders; the system accepts no NUL in it."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Seed of everything: weights, action noise, environments, minibatch order."""
-    total_env_steps: Count = 1_000_000
+    total_env_steps: EnvSteps = 1_000_000
     """Training ends after this many env steps in all, resumed parts included. Unit: env steps."""
     target_return: float | None = None
     """Training also ends once the mean return of the last `target_window` episodes reaches this. Unit: reward."""
@@ -45,18 +55,18 @@ class RunSection(Section):
 class EnvSection(Section):
     """The environment and its preprocessing."""
 
-    id: Annotated[str, Field(min_length=1)]
+    id: Text
     """A Gymnasium id (`CartPole-v1`), a name of `registry.py`, or `module:factory` of your own."""
     kwargs: dict[str, Any] = {}
     """Keyword arguments for the environment's constructor."""
     vectorization: Literal["auto", "native", "single"] = "auto"
     """`native`: the environment's own vector implementation; `single`: many single environments stepped in one
     process; `auto`: native where there is one and it keeps the preprocessing asked for, else single."""
-    max_episode_steps: Count | None = None
+    max_episode_steps: EnvSteps | None = None
     """Cut episodes (a truncation) after this many steps; none keeps the environment's own limit. Unit: env steps."""
-    frame_stack: Count = 1
+    frame_stack: Frames = 1
     """Number of most recent observations stacked on a new first axis; 1 leaves the observation as it is."""
-    resize: tuple[Count, Count] | None = None
+    resize: tuple[Width, Width] | None = None
     """Height and width in pixels to which image observations are resized."""
     grayscale: bool = False
     """Turn RGB image observations into one gray channel."""
@@ -76,7 +86,7 @@ class ActorsSection(Section):
     """Actor processes. `auto`: usable cores minus one, at least one, at most 32."""
     groups_per_actor: Annotated[int, Field(ge=1, le=64)] = 2
     """Env groups in each actor; one is stepped while the others wait for their actions. Two or more overlap."""
-    envs_per_group: Count = 8
+    envs_per_group: Envs = 8
     """Environments in one group, stepped together; the rows of one inference request."""
 
 
@@ -90,15 +100,15 @@ class PipelineSection(Section):
     """`server`: one process answers all actors in dynamic batches. `local`: each actor runs the policy itself."""
     fragment_length: Count = 32
     """Env steps per env in one fragment (T). Unit: env steps."""
-    num_slots: Count | Auto = "auto"
+    num_slots: Rows | Auto = "auto"
     """Slots of the trajectory ring. `auto`: three for each env group."""
     when_full: Literal["block", "overwrite_oldest"] = "block"
     """What an actor does when no slot is free; `overwrite_oldest` counts what it dropped and needs `async`."""
-    max_policy_lag: Annotated[int, Field(ge=1)] = 8
+    max_policy_lag: Count = 8
     """In `async`, fragments older than this when consumed are dropped and counted. Unit: policy versions."""
-    max_batch_size: Count | Auto = "auto"
+    max_batch_size: Rows | Auto = "auto"
     """Largest number of rows in one inference batch. `auto`: the rows of all groups together."""
-    preferred_batch_sizes: tuple[Count, ...] = ()
+    preferred_batch_sizes: tuple[Rows, ...] = ()
     """Batch sizes in rows that fire at once when reached, as in Triton; empty means none."""
     max_queue_delay_us: Annotated[int, Field(ge=0, le=1_000_000)] = 0
     """Longest wait of the oldest request for a fuller batch; 0 fires as soon as the device is free. Unit:
@@ -110,10 +120,10 @@ class PipelineSection(Section):
 class ModelSection(Section):
     """The network."""
 
-    kind: str = "auto"
+    kind: Text = "auto"
     """`mlp`, `nature_cnn`, `impala_cnn`, `auto` (a CNN for images, an MLP for the rest, both for Dict), or
     `module:factory` of your own."""
-    hidden_sizes: tuple[Count, ...] = (64, 64)
+    hidden_sizes: tuple[Width, ...] = (64, 64)
     """Widths of the hidden layers after the encoder."""
     activation: Literal["tanh", "relu", "elu", "silu"] = "tanh"
     """Activation between the hidden layers."""
@@ -133,15 +143,15 @@ class LearnerSection(Section):
 
     device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:[0-9]+)?)$")] = "auto"
     """`auto` (the first CUDA device, else CPU), `cpu`, `cuda`, or `cuda:N`; also used by the inference server."""
-    num_threads: Count | Auto = "auto"
+    num_threads: Threads | Auto = "auto"
     """Torch threads of the learner. `auto`: usable cores divided by the processes that compute, at least 1."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """Arithmetic of forward and backward passes; weights and targets stay float32."""
     compile: bool = False
     """Compile the model with `torch.compile`; the first update then takes tens of seconds."""
-    min_batch_fragments: Count | Auto = "auto"
+    min_batch_fragments: Rows | Auto = "auto"
     """`async`: fewest fragments in a batch. `auto`: half of the env groups, at least one."""
-    max_batch_fragments: Count | Auto = "auto"
+    max_batch_fragments: Rows | Auto = "auto"
     """`async`: most fragments in a batch. `auto`: one for each env group."""
     max_bad_updates: Count = 5
     """Consecutive updates with a non-finite loss or gradient that are skipped before the run stops."""
@@ -150,11 +160,11 @@ class LearnerSection(Section):
 class EvalSection(Section):
     """Evaluation during training, in a process of its own."""
 
-    every_env_steps: Count | None = None
+    every_env_steps: EnvSteps | None = None
     """Distance between evaluations; none means no evaluation. Unit: env steps."""
     episodes: Count = 10
     """Episodes in one evaluation."""
-    num_envs: Count = 4
+    num_envs: Envs = 4
     """Environments stepped side by side in an evaluation."""
     stochastic: bool = False
     """Sample actions instead of taking the most likely one."""
@@ -163,7 +173,7 @@ class EvalSection(Section):
 class CheckpointSection(Section):
     """When the state is saved and how many states are kept."""
 
-    every_env_steps: Count | None = None
+    every_env_steps: EnvSteps | None = None
     """Distance between checkpoints; none saves at the end only (and at Ctrl-C or SIGTERM). Unit: env steps."""
     keep: Count = 3
     """Newest checkpoints kept."""
@@ -174,7 +184,7 @@ class CheckpointSection(Section):
 class LogSection(Section):
     """What is written while training."""
 
-    every_env_steps: Count | Auto = "auto"
+    every_env_steps: EnvSteps | Auto = "auto"
     """Distance between points of the learner's curves. `auto`: a two-hundredth of `run.total_env_steps`.
     Unit: env steps."""
     tensorboard: bool = True
@@ -186,16 +196,16 @@ class LogSection(Section):
 class SupervisionSection(Section):
     """How long silence is tolerated and how often a process is restarted."""
 
-    boot_timeout_s: Annotated[float, Field(gt=0)] = 120.0
+    boot_timeout_s: Timeout = 120.0
     """Longest time from start to readiness of a process. Unit: seconds."""
-    heartbeat_timeout_s: Annotated[float, Field(gt=0)] = 60.0
+    heartbeat_timeout_s: Timeout = 60.0
     """Longest silence of a running process before it is killed; one env step, one batch's update and one checkpoint
     may not take longer each. Unit: seconds."""
-    max_restarts: Annotated[int, Field(ge=0)] = 3
+    max_restarts: Annotated[int, Field(ge=0, le=1_000_000)] = 3
     """Restarts of each actor before the run stops."""
-    restart_backoff_s: Annotated[float, Field(ge=0)] = 0.5
+    restart_backoff_s: Annotated[float, Field(ge=0, le=1_000_000)] = 0.5
     """Wait before the first restart, doubled for each further one, at most 30. Unit: seconds."""
-    shutdown_grace_s: Annotated[float, Field(gt=0)] = 10.0
+    shutdown_grace_s: Timeout = 10.0
     """Time that processes get to finish after a stop before they are killed. Unit: seconds."""
 
 

@@ -76,6 +76,8 @@ def parse_value(option: str, text: str) -> Any:
         parsed = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
         return text
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"--set {option}={text[:80]}: {_too_large(error)}.") from None
     if len(parsed) != 1 or (field_ is not None and is_text(field_) and not isinstance(parsed["value"], str)):
         return text
     return parsed["value"]
@@ -83,7 +85,7 @@ def parse_value(option: str, text: str) -> Any:
 
 def _read_text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         near = _files_like(path)
         raise ConfigError(f"there is no file {str(path)!r}.{f' Did you mean {near}?' if near else ''}") from None
@@ -118,6 +120,15 @@ def _parse(text: str, path: Path) -> dict[str, Any]:
         raise ConfigError(
             f"{path} is no TOML: line {line}, column {column}: {reason}{f': {shown}' if shown else ''}.{hint}"
         ) from None
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path} cannot be read: {_too_large(error)}.") from None
+
+
+def _too_large(error: ValueError | RecursionError) -> str:
+    """Say why valid TOML is refused by its reader: integers of thousands of digits are the other case."""
+    if isinstance(error, RecursionError):
+        return "lists or tables are nested too deeply. Accepted: at most 100 inside each other"
+    return f"{error}".split(";")[0]
 
 
 def _paths(values: dict[str, Any], prefix: str = "") -> list[str]:

@@ -24,6 +24,12 @@ from rltrain.config.schema import Config
 from rltrain.config.source import Source
 
 ALGORITHMS = tuple(name for name in AlgoSection.model_fields if name != "name")
+MAX_DEPTH = 100
+"""Lists and tables inside each other; pydantic takes 255 for a loop."""
+MAX_INT_BITS = 4096
+"""Python refuses to write integers of more than 4300 digits."""
+MAX_SHOWN = 200
+"""Characters of a value in a message."""
 
 
 def validate(source: Source) -> tuple[Config | None, list[str], list[str]]:
@@ -104,7 +110,8 @@ def _known(
             known[key] = _known(value, path + ".", source, algorithm, problems, adjustments)
         elif accepts_table(field) and isinstance(value, dict) and not _is_jsonable(value):
             problems.append(
-                f"{path} = {value}{source.place(path)}: accepted are text, numbers, true, false, lists and tables."
+                f"{path} = {show(value)}{source.place(path)}: accepted are text, numbers, true, false, lists and "
+                f"tables, at most {MAX_DEPTH} inside each other."
             )
         else:
             known[key] = value
@@ -155,16 +162,22 @@ def _say_wrong(path: str, field: FieldInfo, values: dict[str, Any], source: Sour
 
 
 def show(value: Any) -> str:
-    """Write a value as in TOML."""
-    return json.dumps(value, default=str, ensure_ascii=False)
-
-
-def _is_jsonable(value: Any) -> bool:
+    """Write a value as in TOML; what is long is cut."""
     try:
-        json.dumps(value, allow_nan=False)
-    except (TypeError, ValueError):
-        return False
-    return True
+        text = json.dumps(value, default=str, ensure_ascii=False)
+    except (ValueError, RecursionError):  # an integer of thousands of digits, hundreds of lists inside each other
+        return f"a value too large to print ({type(value).__name__})"
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
+
+
+def _is_jsonable(value: Any, depth: int = 0) -> bool:
+    """Whether a value can be sent to the workers; infinity and NaN can."""
+    if isinstance(value, dict | list):
+        items = value.values() if isinstance(value, dict) else value
+        return depth < MAX_DEPTH and all(_is_jsonable(item, depth + 1) for item in items)
+    if isinstance(value, int):
+        return value.bit_length() <= MAX_INT_BITS
+    return isinstance(value, str | float)
 
 
 def _example(path: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 from collections.abc import Callable, Iterator
@@ -30,14 +31,14 @@ def find_env(env_id: str) -> Registration | Callable[..., Any]:
         ConfigError: there is no such environment; names the nearest ones.
     """
     if env_id in ENVIRONMENTS:
-        return load_factory(ENVIRONMENTS[env_id], "env.id")
+        return _checked(load_factory(ENVIRONMENTS[env_id], "env.id"), env_id)
     if env_id.startswith("ALE/"):
         register_atari(env_id)
     if env_id in gymnasium.registry:
         return gymnasium.registry[env_id]
     if ":" in env_id:
         try:
-            return load_factory(env_id, "env.id")
+            return _checked(load_factory(env_id, "env.id"), env_id)
         except ConfigError:
             name = env_id.split(":", 1)[1]
             if name in gymnasium.registry:
@@ -56,6 +57,30 @@ def register_atari(env_id: str) -> None:
         gymnasium.register_envs(importlib.import_module("ale_py"))
     except ModuleNotFoundError as error:
         raise ConfigError(missing_package(env_id, error)) from error
+
+
+def _checked(factory: Callable[..., Any], env_id: str) -> Callable[..., Any]:
+    """Return the factory, its signature kept, which then refuses an environment without spaces."""
+
+    @functools.wraps(factory, updated=())
+    def build(**kwargs: Any) -> Any:
+        built = factory(**kwargs)
+        if isinstance(built, gymnasium.Env | gymnasium.vector.VectorEnv):
+            _require_spaces(built, env_id)
+        return built
+
+    return build
+
+
+def _require_spaces(built: Any, env_id: str) -> None:
+    prefix = "single_" if isinstance(built, gymnasium.vector.VectorEnv) else ""
+    names = [f"{prefix}observation_space", f"{prefix}action_space"]
+    missing = [name for name in names if not isinstance(getattr(built, name, None), gymnasium.Space)]
+    if missing:
+        raise ConfigError(
+            f"env.id = {env_id!r} returned {type(built).__name__} without {' and '.join(missing)}. Accepted: an "
+            "environment whose two spaces are gymnasium spaces. Set them in its constructor."
+        )
 
 
 def accepts(target: Any, *names: str, by_name: bool = False) -> bool:

@@ -58,12 +58,12 @@ def as_reward(value: Any) -> float:
         if isinstance(value, np.ndarray) and value.size == 1:
             value = value.item()
         number = float(value) if not isinstance(value, str | bytes) else None
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = None
     if number is None or not -LARGEST_REWARD <= number <= LARGEST_REWARD:
         raise BadValueError(
-            f"the reward is {value!r}. Accepted: one finite number (int, float, bool, numpy scalar or an array of "
-            "size 1). Correct what the environment's step() returns."
+            f"the reward is {_shown(value)}. Accepted: one finite number (int, float, bool, numpy scalar or an array "
+            "of size 1). Correct what the environment's step() returns."
         )
     return number
 
@@ -81,5 +81,12 @@ def as_flag(value: Any, name: str) -> bool:
     if isinstance(value, bool | int | np.integer | np.bool_) and value in (0, 1):
         return bool(value)
     raise BadValueError(
-        f"`{name}` is {value!r}. Accepted: a bool or numpy bool. Correct what the environment's step() returns."
+        f"`{name}` is {_shown(value)}. Accepted: a bool or numpy bool. Correct what the environment's step() returns."
     )
+
+
+def _shown(value: Any) -> str:
+    try:
+        return f"{value!r:.120}"
+    except ValueError:  # an integer of thousands of digits
+        return f"a {type(value).__name__} too large to print"

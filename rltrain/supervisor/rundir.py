@@ -134,6 +134,8 @@ def check_writable(runs_dir: Path) -> None:
         ConfigError: a file is in the way, no permission, a read-only disk, or no space.
     """
     runs_dir = Path(runs_dir).absolute()
+    if "\0" in str(runs_dir):
+        raise ConfigError(_unwritable(runs_dir, "the system accepts no NUL in names of files"))
     existing = next(folder for folder in (runs_dir, *runs_dir.parents) if os.path.lexists(folder))
     if not existing.is_dir():
         raise ConfigError(_unwritable(runs_dir, f"{existing} is a file, not a folder"))
@@ -177,7 +179,7 @@ def list_runs(runs_dir: Path) -> list[RunInfo]:
     """Return the runs of a folder, newest first; other folders and damaged files in it are passed over."""
     try:
         found = [_info(path) for path in Path(runs_dir).absolute().iterdir() if _is_run(path)]
-    except OSError:
+    except (OSError, ValueError):  # ValueError: a NUL in the name
         return []
     return sorted(found, key=lambda run: (run.started, run.name), reverse=True)
 
@@ -208,7 +210,7 @@ def _number(value: Any) -> float | None:
 def _is_run(path: Path) -> bool:
     try:
         return (path / LOCK).is_file() and (path / "logs").is_dir()
-    except OSError:
+    except (OSError, ValueError):  # ValueError: a NUL in the name
         return False
 
 

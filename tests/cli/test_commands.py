@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from rltrain.cli import COMMANDS
+from rltrain.cli.app import COMMANDS
 
 ROOT = Path(__file__).parents[2]
 CARTPOLE = str(ROOT / "configs/cartpole.toml")
@@ -102,6 +102,36 @@ def test_output_into_closed_pipe_ends_quietly():
     os.close(writing)
     assert result.stderr == ""
     assert result.returncode == 1
+
+
+@pytest.mark.parametrize("module", ["click", "pydantic"])
+def test_ctrl_c_while_modules_are_imported_ends_quietly(tmp_path, module):
+    (tmp_path / f"{module}.py").write_text(
+        "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\nsignal.raise_signal(signal.SIGINT)\n"
+    )
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from rltrain.cli import main; main()"
+    result = subprocess.run(
+        [sys.executable, "-c", code, "config", "show", CARTPOLE],
+        capture_output=True, text=True, timeout=TIMEOUT_S, cwd=ROOT,
+    )
+    assert result.returncode == 130, result.stderr
+    assert result.stderr.strip() == "error: interrupted"
+
+
+def test_run_resume_without_config_looks_in_the_run_dir_that_is_set(tmp_path):
+    for option in ("run.dir=other", 'run = {dir = "other"}'):
+        result = rltrain("run", "--resume", "latest", "--set", option, cwd=tmp_path)
+        assert result.returncode == 2
+        assert f"no run in {tmp_path / 'other'}" in result.stderr
+
+
+def test_help_says_where_runs_are_looked_for_and_all_their_states():
+    for command in ("run", "eval", "runs"):
+        said = " ".join(rltrain(command, "--help").stdout.split())
+        assert "runs/" in said
+        assert "run.dir" in said or command == "runs"
+    for state in ("running", "finished", "target", "stopped", "failed", "killed", "ended"):
+        assert re.search(rf"\b{state}\b", said), state
 
 
 def test_runs_lists_states_newest_first(tmp_path):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from rltrain.config.load import config_from_dict, describe_options, load, to_toml
+from rltrain.config.options import accepted, accepts_tuple, find, leaves
 from rltrain.errors import ConfigError
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.toml"))
@@ -165,3 +167,101 @@ def test_describe_options_covers_every_option_with_a_meaning(tmp_path):
     assert "algo.appo.vtrace_rho_clip" in paths
     assert not any(path.startswith("algo.ppo") for path in paths)
     assert all(len(option.meaning) > 10 for option in options)
+
+
+@pytest.mark.parametrize("path", [path for path, field in leaves() if "a whole number" in accepted(field)])
+def test_load_huge_whole_number_is_refused_with_the_limit(tmp_path, path):
+    section, key = path.rsplit(".", 1)
+    algorithm = ["algo.name=appo"] if section == "algo.appo" else []
+    for number in (hex(10**25), hex(16**5000)):
+        value = f"[{number}, {number}]" if accepts_tuple(find(path)) else number
+        source = tmp_path / "huge.toml"
+        source.write_text(f"[{section}]\n{key} = {value}\n")
+        (problem,) = problems_of(source, "env.id=CartPole-v1", *algorithm)
+        assert problem.startswith(f"{path} = ")
+        assert re.search(r"(at most|below) [0-9_]+", problem), problem
+        assert len(problem) < 700
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("learner.num_threads=5000", "at most 1024"),
+        ("model.hidden_sizes=[65_537]", "at most 65_536"),
+        ("pipeline.max_batch_size=100_000_001", "at most 100_000_000"),
+        ("supervision.boot_timeout_s=1e300", "at most 1_000_000"),
+    ],
+)
+def test_load_size_above_its_limit_names_it(tmp_path, override, says):
+    (problem,) = problems_of(write(tmp_path, ""), override)
+    assert says in problem
+
+
+@pytest.mark.parametrize("num_actors", [1, 1024])
+def test_load_sizes_that_only_together_are_huge_name_the_product_and_the_remedies(tmp_path, num_actors):
+    sizes = [f"actors.num_actors={num_actors}", "actors.groups_per_actor=64", "actors.envs_per_group=65_536"]
+    (problem,) = problems_of(write(tmp_path, ""), *sizes, "pipeline.fragment_length=10")
+    assert f"{3 * num_actors * 64 * 65_536 * 10:_} rows" in problem
+    assert "Accepted: at most 100_000_000" in problem
+    for option in ("num_slots", "envs_per_group", "fragment_length", "num_actors", "groups_per_actor"):
+        assert f"{option} = " in problem
+
+
+def test_load_largest_product_is_accepted(tmp_path):
+    sizes = ["actors.num_actors=1", "actors.groups_per_actor=1", "actors.envs_per_group=10_000"]
+    config = load(write(tmp_path, ""), [*sizes, "pipeline.fragment_length=3_333"]).config
+    assert config.pipeline.max_batch_size == 10_000
+    problems_of(write(tmp_path, ""), *sizes, "pipeline.fragment_length=3_334")
+
+
+@pytest.mark.parametrize("value", ["[" * 3000 + "]" * 3000, "1" * 5000], ids=["deep lists", "long integer"])
+def test_load_value_beyond_the_toml_reader_is_refused(tmp_path, value):
+    path = write(tmp_path, "")
+    path.write_text(f'[env]\nid = "CartPole-v1"\nkwargs.x = {value}\n')
+    (problem,) = problems_of(path)
+    assert str(path) in problem
+    assert "env.kwargs.x" in problems_of(write(tmp_path, ""), f"env.kwargs.x={value}")[0]
+
+
+@pytest.mark.parametrize("key", [".".join("x" * 3000), "x"], ids=["deep tables", "lists"])
+def test_load_deep_kwargs_are_refused(tmp_path, key):
+    (problem,) = problems_of(write(tmp_path, ""), f"env.kwargs.{key}={'[' * 101 + ']' * 101}")
+    assert "at most 100 inside each other" in problem
+    assert load(write(tmp_path, ""), [f"env.kwargs.x={'[' * 99 + ']' * 99}"])
+
+
+@pytest.mark.parametrize("target", [":", "a:", ":b", "a..b:c", ".a:b", "a.:b"])
+@pytest.mark.parametrize("option", ["env.id", "model.kind"])
+def test_load_half_a_factory_says_the_form(tmp_path, option, target):
+    (problem,) = problems_of(write(tmp_path, ""), f"{option}={target}")
+    assert f'{option} = "{target}"' in problem
+    assert "accepted is `module:factory`" in problem
+
+
+@pytest.mark.parametrize("target", ["a:b", "a.b:C.d", "a:Own-v0", "my_module:space/Own-v0"])
+def test_load_whole_factory_is_accepted(tmp_path, target):
+    assert load(write(tmp_path, ""), [f"env.id={target}"]).config.env.id == target
+
+
+@pytest.mark.parametrize("option", ["run.dir", "env.id", "model.kind"])
+def test_load_nul_in_a_name_is_refused(tmp_path, option):
+    (problem,) = problems_of(write(tmp_path, ""), f'{option}="a\\u0000b"')
+    assert problem.startswith(f"{option} = ")
+
+
+def test_load_file_with_a_byte_order_mark_is_read(tmp_path):
+    path = write(tmp_path, "")
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert load(path).config.env.id == "CartPole-v1"
+
+
+def test_load_infinity_and_nan_are_kept_in_kwargs_and_refused_elsewhere(tmp_path):
+    path = write(tmp_path, '[env]\nid = "CartPole-v1"\nkwargs = {x = inf, y = [-inf], z = nan}\n')
+    config = load(path).config
+    sent = config_from_dict(json.loads(json.dumps(config.model_dump(mode="json"))))
+    (tmp_path / "dump.toml").write_text(to_toml(config))
+    for kwargs in (config.env.kwargs, sent.env.kwargs, load(tmp_path / "dump.toml").config.env.kwargs):
+        assert (kwargs["x"], kwargs["y"]) == (float("inf"), [float("-inf")])
+        assert kwargs["z"] != kwargs["z"]
+    for option in ("run.target_return=inf", "algo.ppo.discount=nan", "supervision.boot_timeout_s=inf"):
+        problems_of(path, option)

@@ -80,6 +80,15 @@ def test_create_where_it_cannot_names_path_and_reason_and_leaves_nothing(tmp_pat
     assert everything_below(tmp_path) == before
 
 
+def test_folder_with_a_nul_in_its_name_is_refused(tmp_path):
+    uses = (lambda folder: RunFolder.create(folder, "a"), lambda folder: RunFolder.open("a", folder), check_writable)
+    for use in uses:
+        with pytest.raises(ConfigError):
+            use(tmp_path / "a\0b")
+    with pytest.raises(ConfigError, match="neither a run folder"):
+        RunFolder.open("a\0b", tmp_path)
+
+
 def test_create_with_an_impossible_name_removes_the_folders_it_made(tmp_path):
     with pytest.raises(ConfigError, match="File name too long"):
         RunFolder.create(tmp_path / "new" / "runs", "x" * 300)
