@@ -193,7 +193,8 @@ class Boot:
         deadline = time.monotonic() + _STACK_S
         while (left := deadline - time.monotonic()) > 0:
             self.fleet.poll(left)  # returns with the first piece of it
+        advice = _ADVICE["actor" if first.role == "actor" else "other"]
         return BootError(
             f"{', '.join(c.name for c in waiting)} not ready after supervision.boot_timeout_s = "
-            f"{self.config.supervision.boot_timeout_s:g} s. {_ADVICE['actor' if first.role == 'actor' else 'other']}\nWhere {first.name} is:\n{log_tail(first)}"
+            f"{self.config.supervision.boot_timeout_s:g} s. {advice}\nWhere {first.name} is:\n{log_tail(first)}"
         )

@@ -125,8 +125,9 @@ class Supervisor:
             raise
 
     def catch_signals(self) -> dict[int, Any]:
-        """Have SIGINT, SIGTERM and SIGHUP (the terminal is gone) stop the run, but for those that nohup and the like
-        turned off; returns the handlers they had.
+        """Have SIGINT, SIGTERM and SIGHUP (the terminal is gone) stop the run.
+
+        Not those that nohup and the like turned off. Returns the handlers they had.
         """
         caught = [number for number in STOP_SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
         return {number: signal.signal(number, self._on_signal) for number in caught}

@@ -172,7 +172,7 @@ class Actor:
     # -- fragments --------------------------------------------------------------------------------------------
 
     def _wait_to_begin(self, lane: Lane) -> None:
-        """Wait once, at most 0.2 s, for what the lane's next fragment lacks: weights, or a slot, which it then takes."""
+        """Wait once, at most 0.2 s, for what the lane's next fragment lacks: weights, or a slot, which it takes."""
         version = behaviour_version(self.schedule, lane.fragment_index)
         if version is not None and self.board.latest_version < version:
             self.counters.enter("wait_weights")

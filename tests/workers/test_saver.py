@@ -206,7 +206,7 @@ def test_run_and_evaluation_take_the_newest_good_checkpoint_and_refuse_a_wrong_o
         ended = newest.end().finished()
     assert json.loads(ended.stdout)["checkpoint"] == str(good)
     assert "version is -5" in ended.stderr
-    assert (folder.parent / f"eval-{good.stem}.json").exists()
+    assert (folder.parent / f"eval-{good.stem}-seed0.json").exists()
     good.unlink()
     with Running(tmp_path / "one", "eval", str(wrong), *evaluate) as one, resume(tmp_path) as run:
         for ended in (one.end(), run.end()):
