@@ -22,7 +22,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 ONE_PASS = ["algo.ppo.epochs=1", "run.target_return=none"]
-THROUGHPUT = [*ONE_PASS, "run.total_env_steps=8_000_000", "actors.envs_per_group=512"]
+THROUGHPUT = [
+    *ONE_PASS, "run.total_env_steps=8_000_000", "actors.envs_per_group=1024", "algo.ppo.num_minibatches=8",
+]
+"""Minibatches of 8,192 rows, as in the minimal loop."""
 SINGLE = [*ONE_PASS, "run.total_env_steps=1_500_000", "env.vectorization=single", "actors.envs_per_group=128"]
 PONG = [*ONE_PASS, "run.total_env_steps=40_000", "algo.ppo.num_minibatches=4"]
 
