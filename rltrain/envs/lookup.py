@@ -66,13 +66,18 @@ def _checked(factory: Callable[..., Any], env_id: str) -> Callable[..., Any]:
     def build(**kwargs: Any) -> Any:
         built = factory(**kwargs)
         if isinstance(built, gymnasium.Env | gymnasium.vector.VectorEnv):
-            _require_spaces(built, env_id)
+            require_spaces(built, env_id)
         return built
 
     return build
 
 
-def _require_spaces(built: Any, env_id: str) -> None:
+def require_spaces(built: Any, env_id: str) -> None:
+    """Refuse an environment that does not say what it takes and gives.
+
+    Raises:
+        ConfigError: a space is missing; names it.
+    """
     prefix = "single_" if isinstance(built, gymnasium.vector.VectorEnv) else ""
     names = [f"{prefix}observation_space", f"{prefix}action_space"]
     missing = [name for name in names if not isinstance(getattr(built, name, None), gymnasium.Space)]

@@ -14,7 +14,7 @@ from rltrain.envs import atari, mujoco_state
 from rltrain.envs.autoreset import to_next_step
 from rltrain.envs.boundary import describe_action, describe_obs
 from rltrain.envs.group import EnvGroup
-from rltrain.envs.lookup import accepts, building, find_env
+from rltrain.envs.lookup import accepts, building, find_env, require_spaces
 from rltrain.envs.native import NativeGroup
 from rltrain.envs.seeding import seed_process
 from rltrain.envs.single import SingleGroup
@@ -202,6 +202,7 @@ def _prepared(
             # The group counts steps and keeps the order of calls itself; two wrappers less in each step.
             bare.max_episode_steps, bare.order_enforce = None, False
         single = gymnasium.make(bare, disable_env_checker=True, **env["kwargs"], **options)
+    require_spaces(single, env["id"])
     return preprocess(single, env)
 
 

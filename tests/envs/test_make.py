@@ -227,3 +227,14 @@ def test_record_episodes_without_a_video_package_gives_one_advice(tmp_path, monk
         record_episodes(make_single(env, render_mode="rgb_array"), tmp_path)
     assert 'pip install ".[video]"' in str(caught.value)
     assert str(caught.value).count("pip install") == 1
+
+
+def test_make_group_registered_env_without_spaces_is_refused_by_name(monkeypatch):
+    class Spaceless(gymnasium.Env):
+        pass
+
+    registration = gymnasium.envs.registration.EnvSpec(id="Spaceless-v0", entry_point=Spaceless)
+    monkeypatch.setitem(gymnasium.registry, "Spaceless-v0", registration)
+
+    with pytest.raises(ConfigError, match=r"Spaceless-v0.* without observation_space and action_space"):
+        make_group(section("Spaceless-v0"), 1, 0, 0)
