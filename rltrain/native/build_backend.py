@@ -36,10 +36,7 @@ def build_wheel(
     wheel_directory: str, config_settings: dict | None = None, metadata_directory: str | None = None
 ) -> str:
     """Build a wheel for this platform and any Python from 3.11 on."""
-    check_platform()
-    check_compiler()
-    check_headers()
-    _generate()
+    _prepare()
     return build_meta.build_wheel(wheel_directory, config_settings, metadata_directory)
 
 
@@ -47,11 +44,16 @@ def build_editable(
     wheel_directory: str, config_settings: dict | None = None, metadata_directory: str | None = None
 ) -> str:
     """Build in place, for `pip install -e .`."""
+    _prepare()
+    return build_meta.build_editable(wheel_directory, config_settings, metadata_directory)
+
+
+def _prepare() -> None:
+    """Stop in words where nothing can be compiled; else write the C source."""
     check_platform()
     check_compiler()
     check_headers()
     _generate()
-    return build_meta.build_editable(wheel_directory, config_settings, metadata_directory)
 
 
 def check_platform(platform: str = sys.platform) -> None:
