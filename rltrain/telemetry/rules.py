@@ -106,7 +106,7 @@ def _contention(slowdown: tuple[float, float]) -> Rule:
 
 
 def _copies(s: Shares) -> Rule:
-    exposed = s.learner.get("gather", 0.0) + s.learner.get("h2d", 0.0)
+    exposed = s.learner.get("h2d", 0.0)
     share = exposed / max(1e-9, 1 - s.starved)
     return Rule(
         "copy-bound",

@@ -30,8 +30,8 @@ CASES = {
         {"learner": BUSY, "slowdown": (1.4, 1.24)},
     ),
     "copy-bound": (
-        {"learner": {"wait_data": 0.05, "update": 0.79, "h2d": 0.1, "gather": 0.06}},
-        {"learner": {"wait_data": 0.05, "update": 0.81, "h2d": 0.1, "gather": 0.04}},
+        {"learner": {"wait_data": 0.05, "update": 0.79, "h2d": 0.16}},
+        {"learner": {"wait_data": 0.05, "update": 0.81, "h2d": 0.14}},
     ),
     "learner-bound": (
         {"learner": {"wait_data": 0.09, "update": 0.91}},
