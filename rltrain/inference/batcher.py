@@ -189,7 +189,6 @@ class AdaptiveDelay:
         self.alpha_us: float = 0.0
         self.beta_us: float = 0.0
         self.return_us: float | None = None
-        self.arrivals_per_s: float = 0.0
         self.num_batches = 0
         self._fit = _LineFit()
         self._away_us, self._returns = 0.0, 0.0
@@ -197,25 +196,18 @@ class AdaptiveDelay:
         self._first_look = (0, 0.0)
         self._last_arrival_us, self._last_gap_us = 0.0, 0.0
         self._num_windows = 0
-        self._last_now_us: float | None = None
 
-    def observe(self, num_rows: int, service_us: float, num_requests: int, now_us: float) -> None:
+    def observe(self, num_rows: int, service_us: float) -> None:
         """Learn from a batch that was served.
 
         Args:
             num_rows: its rows.
             service_us: time from the gather to the replies, in microseconds.
-            num_requests: its requests.
-            now_us: when it ended, in microseconds of a monotonic clock.
         """
         self.num_batches += 1
         self._fit.add(num_rows, service_us)
         alpha_us, self.beta_us = self._fit.line()
         self.alpha_us = _follow(self.alpha_us, alpha_us)
-        if self._last_now_us is not None and now_us > self._last_now_us:
-            rate = num_requests * 1e6 / (now_us - self._last_now_us)
-            self.arrivals_per_s += (rate - self.arrivals_per_s) * (1 - MEMORY)
-        self._last_now_us = now_us
 
     def worth_waiting_us(self, num_requests: int, num_waiting: int, num_live: int, oldest_age_us: float) -> float:
         """Return for how long a further request is worth waiting for, in microseconds; 0 or less: not at all."""

@@ -125,7 +125,7 @@ class InferenceServer:
         for arrival in pending.arrival_ns[chosen].tolist():
             counters.observe("queue_delay_us", (started - arrival) / 1e3)
         if self.adaptive is not None:
-            self.adaptive.observe(num_rows, (ended - started) / 1e3, len(chosen), ended / 1e3)
+            self.adaptive.observe(num_rows, (ended - started) / 1e3)
 
 
 def main(channel: Channel, settings: dict, fds: list[int]) -> None:

@@ -68,7 +68,7 @@ def test_decide_on_random_queues_keeps_its_promises(is_adaptive):
         settings = BatcherSettings(limit, preferred, rng.choice([0, 50, 1000]), is_adaptive)
         adaptive = AdaptiveDelay(settings) if is_adaptive else None
         for now_us in range(rng.choice([0, 20])):
-            adaptive and adaptive.observe(rng.randint(1, limit), rng.expovariate(0.01), 1, now_us * 100)
+            adaptive and adaptive.observe(rng.randint(1, limit), rng.expovariate(0.01))
         sizes = [rng.randint(1, limit) for _ in range(rng.randint(1, 12))]
         num_waiting = len(sizes) + rng.randint(0, 2)
         num_live = num_waiting + rng.randint(0, 3)
@@ -133,7 +133,7 @@ class ClosedLoop:
             for _ in range(count):
                 heapq.heappush(away, now_us + self.return_us(self.rng))
             if adaptive is not None:
-                adaptive.observe(count * self.rows, service_us, count, now_us)
+                adaptive.observe(count * self.rows, service_us)
         self.adaptive = adaptive
         return (served - started[1]) * self.rows / (now_us - started[0]), longest_wait_us
 
