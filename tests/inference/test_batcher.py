@@ -67,7 +67,7 @@ def test_decide_on_random_queues_keeps_its_promises(is_adaptive):
         preferred = tuple(rng.randint(1, limit) for _ in range(rng.randint(0, 3)))
         settings = BatcherSettings(limit, preferred, rng.choice([0, 50, 1000]), is_adaptive)
         adaptive = AdaptiveDelay(settings) if is_adaptive else None
-        for now_us in range(rng.choice([0, 20])):
+        for _ in range(rng.choice([0, 20])):
             adaptive and adaptive.observe(rng.randint(1, limit), rng.expovariate(0.01))
         sizes = [rng.randint(1, limit) for _ in range(rng.randint(1, 12))]
         num_waiting = len(sizes) + rng.randint(0, 2)
