@@ -77,3 +77,18 @@ def test_channel_recv_after_the_peer_closed_gives_what_it_sent_then_raises(ends)
         other.recv(1)
     with pytest.raises(ChannelClosed):
         other.send({"anyone": "there"})
+
+
+def test_channel_two_messages_read_at_once_each_keep_their_own_descriptors(ends):
+    one, other = ends
+    reading, writing = os.pipe()
+    one.send({"spec": 1})
+    one.send({"layout": 2}, (writing,))
+
+    first, second = other.recv(1), other.recv(1)
+
+    assert first == ({"spec": 1}, [])
+    assert second[0] == {"layout": 2}
+    assert len(second[1]) == 1
+    for fd in (reading, writing, *second[1]):
+        os.close(fd)
