@@ -3,20 +3,33 @@
 Same mathematics as chains of `nn.Linear` and activations, arranged so that little is computed besides the matrix
 products (us per row of 64 units, one thread of an AMD EPYC, 16k rows, December 2026):
 
-- tanh as 2 sigmoid(2x) - 1: 0.08 instead of 0.21 (absolute error below 2e-7); on CPU only.
+- tanh as 2 sigmoid(2x) - 1: 0.08 instead of 0.21 (absolute error below 2e-7); on CPUs that are not Intel's, whose
+  own library makes tanh the faster one.
 - the weight gradient of a wide layer with few inputs as (x^T g)^T: 0.013 instead of 0.115 for 4 inputs.
 - activations and their gradients in place; one node for actor and critic together instead of one for each operation.
+- on CPU, a block of rows goes through all layers before the next one: its intermediate results stay in the cache. An
+  update of 8,192 rows takes a quarter less time (Intel Xeon, 2 MiB of second-level cache, blocks of 1,024 rows).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 _aten = torch.ops.aten
+
+_BLOCK_ELEMENTS = 2**16
+"""Elements of the widest intermediate result of one block of rows on one thread."""
+
+_SMALLEST_BLOCK_ROWS = 512
+"""Wide layers compute much on each element, and their matrix products want many rows."""
+
+_CPU_INFO = Path("/proc/cpuinfo")
+_HAS_FAST_TANH = _CPU_INFO.exists() and "GenuineIntel" in _CPU_INFO.read_text()
 
 
 class DenseStack(nn.Module):
@@ -81,15 +94,10 @@ class _DenseStacks(torch.autograd.Function):
         saved: list[Tensor] = []
         parameter = iter(tensors[len(plan) :])
         for (num_layers, num_activations, activation), x in zip(plan, tensors, strict=False):
-            for i in range(num_layers):
-                weight, bias = next(parameter), next(parameter)
-                saved += (x, weight)
-                if i < num_activations:
-                    x, needed = _activated_linear(x, weight, bias, activation)
-                    saved.append(needed)
-                else:
-                    x = torch.addmm(bias, x, weight.t())
-            outputs.append(x)
+            layers = [(next(parameter), next(parameter)) for _ in range(num_layers)]
+            results, kept = _forward(x, layers, num_activations, activation)
+            saved += (x, *results[:-1], *kept, *(weight for weight, _ in layers))
+            outputs.append(results[-1])
         ctx.save_for_backward(*saved)
         ctx.plan = plan
         return tuple(outputs)
@@ -97,36 +105,115 @@ class _DenseStacks(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, *output_gradients: Tensor):
-        saved = list(ctx.saved_tensors)
+        saved = iter(ctx.saved_tensors)
         input_gradients: list[Tensor | None] = []
-        parameter_gradients: list[Tensor] = []
-        for k in reversed(range(len(ctx.plan))):
-            num_layers, num_activations, activation = ctx.plan[k]
-            grad = output_gradients[k]
-            may_overwrite = False  # not what autograd hands in
-            for i in reversed(range(num_layers)):
-                if i < num_activations:
-                    grad = _activation_gradient(grad, saved.pop(), activation, may_overwrite)
-                weight, x = saved.pop(), saved.pop()
-                few_inputs = x.shape[1] < weight.shape[0]
-                parameter_gradients.append(grad.sum(0))
-                parameter_gradients.append(torch.mm(x.t(), grad).t() if few_inputs else torch.mm(grad.t(), x))
-                if i > 0 or ctx.needs_input_grad[1 + k]:
-                    grad, may_overwrite = torch.mm(grad, weight), True
-            input_gradients.append(grad if ctx.needs_input_grad[1 + k] else None)
-        return None, *input_gradients[::-1], *parameter_gradients[::-1]
+        parameter_gradients: list[Tensor | None] = []
+        for k, (num_layers, num_activations, activation) in enumerate(ctx.plan):
+            inputs = [next(saved) for _ in range(num_layers)]
+            kept = [next(saved) for _ in range(num_activations)]
+            weights = [next(saved) for _ in range(num_layers)]
+            input_gradient = torch.empty_like(inputs[0]) if ctx.needs_input_grad[1 + k] else None
+            parameter_gradients += _backward(output_gradients[k], inputs, kept, weights, activation, input_gradient)
+            input_gradients.append(input_gradient)
+        return None, *input_gradients, *parameter_gradients
 
 
-def _activated_linear(x: Tensor, weight: Tensor, bias: Tensor, activation: str) -> tuple[Tensor, Tensor]:
-    """Return act(x W^T + b) and what `_activation_gradient` needs of it."""
-    if activation == "tanh" and x.is_cpu:
-        y = torch.addmm(bias, x, weight.t(), beta=2, alpha=2).sigmoid_().mul_(2).sub_(1)
-        return y, y
-    z = torch.addmm(bias, x, weight.t())
+def _forward(
+    x: Tensor, layers: list[tuple[Tensor, Tensor]], num_activations: int, activation: str
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Apply the layers (weight, bias) to x; return each one's result, and what each activation's gradient needs."""
+    sums = [x.new_empty(len(x), len(bias)) for _, bias in layers]
+    kept = sums[:num_activations]
+    results = [torch.empty_like(z) for z in kept] + sums[num_activations:] if activation == "silu" else sums
+    for rows in _row_blocks(x, [weight for weight, _ in layers]):
+        y = _part(x, rows)
+        for i, (weight, bias) in enumerate(layers):
+            z, y_before, y = _part(sums[i], rows), y, _part(results[i], rows)
+            if i < num_activations:
+                _activated_linear(y_before, weight, bias, activation, z, y)
+            else:
+                torch.addmm(bias, y_before, weight.t(), out=z)
+    return results, kept
+
+
+def _backward(
+    output_gradient: Tensor, inputs: list[Tensor], kept: list[Tensor], weights: list[Tensor], activation: str,
+    input_gradient: Tensor | None,
+) -> list[Tensor]:
+    """Fill `input_gradient` where it is wanted; return the gradients of weight and bias of each layer in turn."""
+    sums = [_ParameterGradients(weight) for weight in weights]
+    for rows in _row_blocks(inputs[0], weights):
+        grad = _part(output_gradient, rows)
+        for i in reversed(range(len(weights))):
+            if i < len(kept):
+                may_overwrite = i < len(weights) - 1  # not what autograd hands in
+                grad = _activation_gradient(grad, _part(kept[i], rows), activation, may_overwrite)
+            sums[i].add(_part(inputs[i], rows), grad)
+            if i > 0:
+                grad = torch.mm(grad, weights[i])
+            elif input_gradient is not None:
+                torch.mm(grad, weights[0], out=_part(input_gradient, rows))
+    return [gradient for layer in sums for gradient in (layer.weight, layer.bias)]
+
+
+class _ParameterGradients:
+    """Gradients of one layer, summed over blocks of rows.
+
+    Args:
+        weight: [m, n], the layer's.
+    """
+
+    def __init__(self, weight: Tensor):
+        num_outputs, num_inputs = weight.shape
+        self.has_few_inputs = num_inputs < num_outputs
+        self.is_first = True
+        self.product = weight.new_empty((num_inputs, num_outputs) if self.has_few_inputs else weight.shape)
+        self.bias = weight.new_empty(num_outputs)
+
+    @property
+    def weight(self) -> Tensor:
+        """[m, n]."""
+        return self.product.t() if self.has_few_inputs else self.product
+
+    def add(self, x: Tensor, grad: Tensor) -> None:
+        """Add a block: inputs [b, n], gradients of the results [b, m]."""
+        one, other = (x.t(), grad) if self.has_few_inputs else (grad.t(), x)
+        if self.is_first:
+            torch.mm(one, other, out=self.product)
+            torch.sum(grad, 0, out=self.bias)
+            self.is_first = False
+        else:
+            self.product.addmm_(one, other)
+            self.bias.add_(grad.sum(0))
+
+
+def _row_blocks(x: Tensor, weights: Sequence[Tensor]) -> list[slice | None]:
+    """Return the blocks of rows that go through all layers at once; None is all rows."""
+    num_rows, widest = len(x), max(len(weight) for weight in weights)
+    block = max(_SMALLEST_BLOCK_ROWS, _BLOCK_ELEMENTS // widest) * torch.get_num_threads()
+    if not x.is_cpu or num_rows <= block:
+        return [None]
+    return [slice(first, first + block) for first in range(0, num_rows, block)]
+
+
+def _part(x: Tensor, rows: slice | None) -> Tensor:
+    return x if rows is None else x[rows]
+
+
+def _activated_linear(x: Tensor, weight: Tensor, bias: Tensor, activation: str, z: Tensor, y: Tensor) -> None:
+    """Put act(x W^T + b) into y; `silu` alone leaves the sum in z, the others have y in the memory of z."""
+    if activation == "tanh" and x.is_cpu and not _HAS_FAST_TANH:
+        torch.addmm(bias, x, weight.t(), beta=2, alpha=2, out=z).sigmoid_().mul_(2).sub_(1)
+        return
+    torch.addmm(bias, x, weight.t(), out=z)
     if activation == "silu":
-        return nn.functional.silu(z), z
-    y = z.tanh_() if activation == "tanh" else z.relu_() if activation == "relu" else nn.functional.elu_(z)
-    return y, y
+        _aten.silu.out(z, out=y)
+    elif activation == "tanh":
+        z.tanh_()
+    elif activation == "relu":
+        z.relu_()
+    else:
+        _aten.elu_(z)
 
 
 def _activation_gradient(grad: Tensor, kept: Tensor, activation: str, may_overwrite: bool) -> Tensor:

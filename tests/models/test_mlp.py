@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from rltrain.models import mlp
 from rltrain.models.mlp import DenseStack, run_stacks
 
 LAYERS = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU, "silu": nn.SiLU}
@@ -30,10 +31,17 @@ def made(sizes, activation, activate_last=False) -> DenseStack:
     return stack
 
 
+@pytest.mark.parametrize("rows_per_block", [512, 5])
+@pytest.mark.parametrize("has_fast_tanh", [False, True])
 @pytest.mark.parametrize("activation", LAYERS)
 @pytest.mark.parametrize("activate_last", [False, True])
 @pytest.mark.parametrize("sizes", [(3, 8, 6, 2), (9, 4), (4, 5, 1)])
-def test_dense_stack_forward_and_gradients_equal_autograd(sizes, activation, activate_last):
+def test_dense_stack_forward_and_gradients_equal_autograd(
+    sizes, activation, activate_last, has_fast_tanh, rows_per_block, monkeypatch
+):
+    monkeypatch.setattr(mlp, "_HAS_FAST_TANH", has_fast_tanh)
+    monkeypatch.setattr(mlp, "_SMALLEST_BLOCK_ROWS", rows_per_block)
+    monkeypatch.setattr(mlp, "_BLOCK_ELEMENTS", 1)
     stack = made(sizes, activation, activate_last)
     reference = plain(stack)
     x = torch.randn(17, sizes[0], generator=torch.Generator().manual_seed(2))
