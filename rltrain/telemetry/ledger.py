@@ -9,7 +9,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -43,6 +43,26 @@ class _Look:
     ring: dict[str, int]
 
 
+class _Pace:
+    """Speed of a count that may grow more rarely than it is looked at: a batch can take seconds to learn from.
+
+    Args:
+        value: of the count at the start.
+        at_s: the moment of the start.
+    """
+
+    def __init__(self, value: float, at_s: float):
+        self._value, self._changed_at_s = value, at_s
+        self._gain, self._span_s = 0.0, 1e-9
+
+    def per_s(self, value: float, at_s: float) -> float:
+        """Return the speed between the last two changes, less the longer the next one keeps waiting."""
+        if value != self._value:
+            self._gain, self._span_s = max(0.0, value - self._value), max(at_s - self._changed_at_s, 1e-9)
+            self._value, self._changed_at_s = value, at_s
+        return self._gain / max(self._span_s, at_s - self._changed_at_s)
+
+
 class Ledger:
     """Takes looks at the counter board.
 
@@ -72,10 +92,12 @@ class Ledger:
         self._num_looks = 0
         self._first = self._look()
         self._looks.append(self._first)
+        self._paces = {name: _Pace(self._learned(name, self._first), self._first.at_s) for name in self._floor}
 
     def sample(self) -> Sample:
-        """Look now and return what happened since the last call."""
-        return self._between([self._looks[-1], self._take()])
+        """Look now and return what happened since the last call; the speeds are those between the last batches."""
+        sample = self._between([self._looks[-1], self._take()])
+        return replace(sample, env_steps_per_s=self._per_s("env_steps"), updates_per_s=self._per_s("updates"))
 
     def window(self) -> Sample:
         """Return what happened over the last `WINDOW_S` seconds, up to the last call of `sample`."""
@@ -148,6 +170,13 @@ class Ledger:
             histograms=histograms,
             gpus=self._gpus.read(),
         )
+
+    def _per_s(self, counter: str) -> float:
+        now = self._looks[-1]
+        return self._paces[counter].per_s(self._learned(counter, now), now.at_s)
+
+    def _learned(self, counter: str, look: _Look) -> float:
+        return max(self._floor[counter], self._present("learner", look).get(counter, 0.0))
 
     def _present(self, role: str, look: _Look) -> dict[str, float]:
         return next((c for (_, row), c in zip(self._rows, look.counters, strict=True) if row.role == role), {})

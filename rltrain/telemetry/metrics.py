@@ -66,8 +66,8 @@ METRICS: tuple[Metric, ...] = (
     ),
     *_rows(
         "supervisor", "throughput",
-        ("env_steps_per_s", "env steps/s", "env steps learned from per second, since the previous point"),
-        ("updates_per_s", "updates/s", "optimiser steps per second, since the previous point"),
+        ("env_steps_per_s", "env steps/s", "env steps learned from per second, at the latest batches"),
+        ("updates_per_s", "updates/s", "optimiser steps per second, at the latest batches"),
         ("updates", "updates", "optimiser steps since the start of training"),
         ("policy_version", "versions", "weights published since the start of training"),
     ),

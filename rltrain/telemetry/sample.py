@@ -41,9 +41,9 @@ class Sample:
         time_s: seconds since the ledger began.
         interval_s: length of the interval.
         env_steps: learned from in all, resumed parts included.
-        env_steps_per_s: over the interval.
+        env_steps_per_s: over the interval; of the ledger's `sample`, between the last two batches.
         updates: optimiser steps in all.
-        updates_per_s: over the interval.
+        updates_per_s: likewise.
         policy_version: weights published in all.
         return_mean: of the last episodes; None before the first has ended.
         episode_length_mean_steps: of the same episodes.

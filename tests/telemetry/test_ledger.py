@@ -52,6 +52,17 @@ def test_ledger_sample_running_state_counts_before_it_is_left():
     assert ledger.sample().processes[0].shares["wait_slot"] == 1
 
 
+def test_ledger_sample_speed_between_rare_batches_holds_and_then_falls(clock):
+    learner = row("learner")
+    ledger = Ledger([("learner", learner)], lambda: RING)
+    speeds = []
+    for batches in (0, 0, 1, 1, 1, 2, 2, 2, 2, 2, 2):  # looks a second apart
+        clock.now += 1
+        learner.set("env_steps", 3000 * batches)
+        speeds.append(ledger.sample().env_steps_per_s)
+    assert speeds == [0, 0, 1000, 1000, 1000, 1000, 1000, 1000, 1000, 750, 600]
+
+
 def test_ledger_sample_speed_is_over_the_interval_and_leaves_out_resumed_steps(clock):
     learner = row("learner")
     ledger = Ledger([("learner", learner)], lambda: RING, resumed_env_steps=50_000, resumed_updates=400)
