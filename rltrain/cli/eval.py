@@ -63,7 +63,7 @@ def command(
 def _find(run: str) -> Path:
     if Path(run).is_file():
         return Path(run)
-    from rltrain.supervisor.rundir import find_run
+    from rltrain.supervisor.run_list import find_run
 
     return find_run(run, Path("runs"))
 

@@ -64,7 +64,7 @@ def _load(
 
     if resume is None:
         return load(config, overrides, name, seed), None
-    from rltrain.supervisor.rundir import find_run
+    from rltrain.supervisor.run_list import find_run
 
     folder = find_run(resume, _runs_dir(config, overrides))
     saved = folder / "config.toml"

@@ -14,14 +14,15 @@ def command(folder: Path) -> int:
     """List the runs of a folder (runs/ by default), newest first: state, env steps, return, duration, start.
 
     States: running, finished, target (the return asked for was reached), stopped, failed,
-    killed (there is no summary), ended (the summary does not say how).
+    killed (there is no summary), ended (the summary does not say how). The steps of a running
+    or killed run are those of its last checkpoint; the duration counts resumed parts too.
 
     \b
     Example:
       rltrain runs
     """
     from rltrain.errors import ConfigError
-    from rltrain.supervisor.rundir import list_runs
+    from rltrain.supervisor.run_list import list_runs
     from rltrain.telemetry.figures import decimal
 
     if folder.exists() and not folder.is_dir():

@@ -1,8 +1,8 @@
-"""The folder of a run: making it, locking it, finding it again, listing all.
+"""The folder of a run: making it, locking it, writing what says how the run went.
 
 Owns: `<run.dir>/<name>-<time>/` with `config.toml logs/ tensorboard/ checkpoints/ state.json summary.json lock`.
 Written by: the supervisor; `checkpoints/` by the learner.
-Read by: `rltrain runs`, `eval`, `board`, and a resumed run.
+Read by: `run_list.py`, `eval`, `board`, and a resumed run.
 Blocks on: the disk. Unblocked by: nothing.
 If the process dies: the kernel drops its lock; a run without lock and summary counts as killed.
 """
@@ -10,34 +10,20 @@ If the process dies: the kernel drops its lock; a run without lock and summary c
 from __future__ import annotations
 
 import contextlib
-import difflib
 import fcntl
 import json
 import os
 import shutil
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rltrain.errors import ConfigError
+from rltrain.supervisor.run_list import LOCK, STATE, SUMMARY, find_run, trained_s
 
-CONFIG, STATE, SUMMARY, LOCK = "config.toml", "state.json", "summary.json", "lock"
+CONFIG = "config.toml"
 PARTS = ("logs", "tensorboard", "checkpoints")
-
-
-@dataclass(frozen=True)
-class RunInfo:
-    """One line of the list of runs; None where the run did not say."""
-
-    name: str
-    path: Path
-    state: str
-    env_steps: int | None
-    return_mean: float | None
-    duration_s: float | None
-    started: float
 
 
 class RunFolder:
@@ -104,17 +90,19 @@ class RunFolder:
         _write_atomically(self.path / CONFIG, text)
 
     def write_state(self, state: dict[str, Any]) -> None:
-        """Write what is known at the start; `pid` and `started` (seconds since 1970) are added.
+        """Write what is known at the start.
 
-        A summary of an earlier part of a resumed run is removed, as it no longer holds.
+        Added: `pid`, `started` (seconds since 1970), and `earlier_s`, the time that a resumed run has already taken.
+        A summary of an earlier part is removed, as it no longer holds.
         """
-        _write_atomically(self.path / STATE, _to_json({"pid": os.getpid(), "started": time.time(), **state}))
+        known = {"pid": os.getpid(), "started": time.time(), "earlier_s": trained_s(self.path) or 0.0}
+        _write_atomically(self.path / STATE, _to_json(known | state))
         (self.path / SUMMARY).unlink(missing_ok=True)
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         """Write how the run ended, `summary.json`.
 
-        `list_runs` reads `state`, `env_steps`, `return_mean`, `duration_s`.
+        `run_list` reads `state`, `env_steps`, `return_mean`, `duration_s`.
         """
         _write_atomically(self.path / SUMMARY, _to_json(summary))
 
@@ -151,75 +139,6 @@ def check_writable(runs_dir: Path) -> None:
             os.unlink(probe)
     except OSError as error:
         raise ConfigError(_unwritable(runs_dir, f"{existing}: {error.strerror}")) from error
-
-
-def find_run(path_or_name: str | Path, runs_dir: Path) -> Path:
-    """Return the folder of a run named by path, by name, or as `latest`: the newest that has a checkpoint.
-
-    Raises:
-        ConfigError: there is none; names the nearest.
-    """
-    runs_dir = Path(runs_dir).absolute()
-    runs = list_runs(runs_dir)
-    if str(path_or_name) == "latest":
-        with_checkpoint = [run.path for run in runs if any((run.path / "checkpoints").glob("checkpoint-*.pt"))]
-        if runs:
-            return with_checkpoint[0] if with_checkpoint else runs[0].path
-        raise ConfigError(f"there is no run in {runs_dir} (run.dir). Start one with `rltrain run CONFIG`.")
-    for path in (Path(path_or_name).absolute(), runs_dir / path_or_name):
-        if _is_run(path):
-            return path
-    near = difflib.get_close_matches(str(path_or_name), [run.name for run in runs], n=3, cutoff=0.4)
-    near = near or [run.name for run in runs[:3]]
-    known = f"Nearest: {', '.join(near)}; or `latest`." if near else "There is no run in it."
-    raise ConfigError(f"{str(path_or_name)!r} is neither a run folder nor the name of a run in {runs_dir}. {known}")
-
-
-def list_runs(runs_dir: Path) -> list[RunInfo]:
-    """Return the runs of a folder, newest first; other folders and damaged files in it are passed over."""
-    try:
-        found = [_info(path) for path in Path(runs_dir).absolute().iterdir() if _is_run(path)]
-    except (OSError, ValueError):  # ValueError: a NUL in the name
-        return []
-    return sorted(found, key=lambda run: (run.started, run.name), reverse=True)
-
-
-def _info(path: Path) -> RunInfo:
-    state, summary = _read_json(path / STATE), _read_json(path / SUMMARY)
-    started = _number(state.get("started"))
-    how = summary.get("state") if isinstance(summary.get("state"), str) else None
-    if _is_locked(path):
-        how = "running"
-    env_steps = _number(summary.get("env_steps"))
-    return RunInfo(
-        name=path.name,
-        path=path,
-        state=how or ("killed" if not summary else "ended"),
-        env_steps=None if env_steps is None else int(env_steps),
-        return_mean=_number(summary.get("return_mean")),
-        duration_s=_number(summary.get("duration_s")),
-        started=path.stat().st_mtime if started is None else started,
-    )
-
-
-def _number(value: Any) -> float | None:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return float(value) if is_number and abs(value) < float("inf") else None
-
-
-def _is_run(path: Path) -> bool:
-    try:
-        return (path / LOCK).is_file() and (path / "logs").is_dir()
-    except (OSError, ValueError):  # ValueError: a NUL in the name
-        return False
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
 
 
 def _make_unique(runs_dir: Path, name: str) -> Path:
@@ -269,23 +188,6 @@ def _take_lock(fd: int) -> None:
         except BlockingIOError:
             time.sleep(0.01)
     return fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
-def _is_locked(path: Path) -> bool:
-    """Look without writing: a shared lock is refused exactly while an owner holds the exclusive one."""
-    try:
-        fd = os.open(path / LOCK, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    finally:
-        os.close(fd)
-    return False
 
 
 def _write_atomically(path: Path, text: str) -> None:

@@ -14,7 +14,8 @@ import pytest
 
 from rltrain.errors import ConfigError
 from rltrain.supervisor import rundir
-from rltrain.supervisor.rundir import RunFolder, check_writable, list_runs
+from rltrain.supervisor.run_list import list_runs
+from rltrain.supervisor.rundir import RunFolder, check_writable
 
 
 def everything_below(folder):
@@ -225,6 +226,34 @@ def test_resumed_run_forgets_its_old_summary(tmp_path):
     state = json.loads((path / "state.json").read_text())
     assert (state["pid"], state["env_id"]) == (os.getpid(), "x")
     assert before <= state["started"] <= time.time()
+
+
+def checkpoint(run: RunFolder, env_steps: int, at_s: float) -> None:
+    path = run.checkpoints / f"checkpoint-{env_steps:012d}.pt"
+    path.write_bytes(b"")
+    os.utime(path, (at_s, at_s))
+
+
+def test_list_runs_counts_the_time_of_all_parts_and_the_steps_of_the_last_checkpoint(tmp_path, monkeypatch):
+    now = 1_000_000.0
+    monkeypatch.setattr(time, "time", lambda: now)
+    run = RunFolder.create(tmp_path, "a")
+    run.write_state({})
+    run.write_summary({"state": "stopped", "env_steps": 2000, "duration_s": 40.0})
+    run.write_state({})  # resumed
+    now += 7
+    (listed,) = list_runs(tmp_path)
+    assert (listed.state, listed.env_steps, listed.duration_s) == ("running", None, 47.0)
+    checkpoint(run, 3000, now)
+    checkpoint(run, 1000, now - 60)
+    now += 100  # and killed
+    run.release()
+    (listed,) = list_runs(tmp_path)
+    assert (listed.state, listed.env_steps, listed.duration_s) == ("killed", 3000, 47.0)
+    run.write_state({})  # resumed once more
+    run.write_summary({"state": "finished", "env_steps": 5000, "duration_s": 3.0})
+    (listed,) = list_runs(tmp_path)
+    assert (listed.state, listed.env_steps, listed.duration_s) == ("finished", 5000, 50.0)
 
 
 def test_write_summary_with_nan_is_json_for_every_tool(tmp_path):
