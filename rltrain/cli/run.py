@@ -36,7 +36,8 @@ def command(
       rltrain run --resume latest --set run.total_env_steps=2_000_000
 
     Exit code: 0 finished, 2 configuration, 3 a process did not start, 4 a process died too often,
-    5 training diverged or data was invalid, 130 or 143 stopped by Ctrl-C or SIGTERM with a checkpoint.
+    5 training diverged or data was invalid, 130 or 143 stopped by Ctrl-C or SIGTERM with a checkpoint
+    (a second time, or by SIGQUIT, 131: at once, without).
     """
     if config is None and resume is None:
         raise click.UsageError("CONFIG is missing. Name a TOML file such as configs/cartpole.toml, or --resume RUN.")

@@ -32,7 +32,7 @@ from rltrain.telemetry.monitor import Monitor
 
 log = logging.getLogger(__name__)
 
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 TICK_S = 1.0
 """Distance between two looks at heartbeats and two samples of the counters."""
@@ -125,7 +125,7 @@ class Supervisor:
             raise
 
     def catch_signals(self) -> dict[int, Any]:
-        """Have SIGINT, SIGTERM and SIGHUP (the terminal is gone) stop the run.
+        """Have SIGINT, SIGTERM and SIGHUP (the terminal is gone) stop the run, SIGQUIT without a checkpoint.
 
         Not those that nohup and the like turned off. Returns the handlers they had.
         """
@@ -155,7 +155,7 @@ class Supervisor:
             self._ask_for_evaluation()
             while handled_signals < len(self.signals):
                 handled_signals += 1
-                self._on_stop_request(handled_signals)
+                self._on_stop_request(self.signals[handled_signals - 1], handled_signals)
             now = time.monotonic()
             for name in [name for name, at in self.due.items() if at <= now]:
                 self._restart(name)
@@ -183,13 +183,12 @@ class Supervisor:
         elif "done" in message:
             self.done = message["done"]
 
-    def _on_stop_request(self, count: int) -> None:
-        name = signal.Signals(self.signals[0]).name
-        if count == 1:
-            self.monitor.warn(f"{name}: finishing the update and writing a checkpoint; again stops at once")
-            self.memory.control.finish = True
-        else:
-            raise Interrupted(f"{name} twice: stopped at once, without a checkpoint.", self.signals[0])
+    def _on_stop_request(self, number: int, count: int) -> None:
+        names = ", then ".join(signal.Signals(n).name for n in self.signals[:count])
+        if count > 1 or number == signal.SIGQUIT:
+            raise Interrupted(f"{names}: stopped at once, without a checkpoint.", number)
+        self.monitor.warn(f"{names}: finishing the update and writing a checkpoint; again stops at once")
+        self.memory.control.finish = True
 
     def _on_end(self, child: Child) -> None:
         """A child ended while training."""

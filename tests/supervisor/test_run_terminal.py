@@ -18,7 +18,7 @@ pytestmark = pytest.mark.timeout(300)
 
 SHOW, HIDE, ENTER_SCREEN, LEAVE_SCREEN = b"\x1b[?25h", b"\x1b[?25l", b"\x1b[?1049h", b"\x1b[?1049l"
 LONG = {"run.total_env_steps": 10**9, "log.every_env_steps": 256}
-CTRL_C = b"\x03"
+CTRL_C, CTRL_BACKSLASH = b"\x03", b"\x1c"
 AS_CONTROLLING_TERMINAL = (
     sys.executable, "-c", "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
     "os.execv(sys.argv[1], sys.argv[1:])",
@@ -89,6 +89,11 @@ def press_twice(terminal: Terminal) -> None:
     terminal.type(CTRL_C)
 
 
+def press_backslash(terminal: Terminal) -> None:
+    terminal.wait_drawn()
+    terminal.type(CTRL_BACKSLASH)
+
+
 def send_term(terminal: Terminal) -> None:
     terminal.wait_drawn()
     terminal.run.signal(signal.SIGTERM)
@@ -97,7 +102,8 @@ def send_term(terminal: Terminal) -> None:
 ENDINGS = {
     "normal": ({**toy("Chatty", n=20), "run.total_env_steps": 1024}, end_normally, 0, "finished"),
     "ctrl-c": (LONG, press_once, 130, "stopped"),
-    "ctrl-c twice": (LONG, press_twice, 130, "twice: stopped at once"),
+    "ctrl-c twice": (LONG, press_twice, 130, "SIGINT, then SIGINT: stopped at once"),
+    "ctrl-backslash": (LONG, press_backslash, 131, "SIGQUIT: stopped at once"),
     "sigterm": (LONG, send_term, 143, "stopped"),
     "env error": ({**LONG, **toy("Boom", k=57, n=20), "supervision.max_restarts": 0}, end_normally, 4, "boom"),
 }
