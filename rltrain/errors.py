@@ -7,7 +7,7 @@
     ├── TrainingError               5   training diverged, or an environment sent invalid data
     │   ├── EnvContractError        5   an environment broke its contract; names env, step and value
     │   └── CheckpointError         5   a checkpoint is missing, damaged or does not fit
-    └── Interrupted                 130 by Ctrl-C, 143 by SIGTERM, 129 by SIGHUP: with a checkpoint; 131 by SIGQUIT: without
+    └── Interrupted                 130 by Ctrl-C; 143 SIGTERM, 129 SIGHUP; 131 SIGQUIT, without a checkpoint
         ShutdownRequested           internal: the stop word was set while a worker waited
 
 Message shape: what failed; the value with its full option path; what is accepted; what to do next.

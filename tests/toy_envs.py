@@ -168,6 +168,40 @@ class Hang(Count):
         threading.Event().wait()
 
 
+class Uneven(Count):
+    """Draws random numbers, more or fewer of them with each step; episodes of a length drawn by chance.
+
+    Args:
+        n: longest episode.
+    """
+
+    observation_space = spaces.Box(-np.inf, np.inf, (4,), np.float32)
+
+    def observe(self) -> Any:
+        """Return random numbers."""
+        return self.np_random.normal(size=4).astype(np.float32)
+
+    def step(self, action: Any):
+        """Draw on."""
+        numbers = self.np_random.random(self.np_random.integers(1, 20))
+        _, _, _, truncated, info = super().step(action)
+        return self.observe(), float(numbers[-1]) + int(action), bool(numbers[0] < 0.1), truncated, info
+
+
+class Still(Count):
+    """Images as of Atari games, 28 kB each, that show nothing.
+
+    Args:
+        n: length of an episode.
+    """
+
+    observation_space = spaces.Box(0, 255, (4, 84, 84), np.uint8)
+
+    def observe(self) -> Any:
+        """Return a black image."""
+        return np.zeros((4, 84, 84), np.uint8)
+
+
 class Chatty(Count):
     """Each step writes a line by `print` and one to the file descriptors 1 and 2 each."""
 
@@ -284,7 +318,7 @@ class Scripted(Count):
         return obs, reward, convert(terminated), convert(truncated), self.info
 
 
-TOYS = (Count, Reuse, Boom, Die, Hang, Chatty, SeedEcho, Spy, Scripted)
+TOYS = (Count, Reuse, Boom, Die, Hang, Uneven, Still, Chatty, SeedEcho, Spy, Scripted)
 
 
 def make(name: str, **kwargs: Any) -> gymnasium.Env:

@@ -6,11 +6,12 @@ import math
 import re
 import signal
 
+import psutil
 import pytest
 import torch
 
 from rltrain.workers.checkpoints import CheckpointStore
-from tests.runs import scalars, toy, train, train_all, until
+from tests.runs import Running, resume, scalars, toy, train, train_all, until
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -99,6 +100,19 @@ def test_actor_killed_again_and_again_ends_the_run(faults):
     assert run.checkpoints
 
 
+def test_run_that_ended_by_a_dying_env_is_resumed_from_its_last_step(faults):
+    """Case E15."""
+    before = faults["die"]
+    total = before.summary["env_steps"] + 1024
+    mended = ("--set", "env.kwargs.k=1_000_000", "--set", f"run.total_env_steps={total}")
+    with resume(before.directory, *mended) as run:
+        after = run.end().finished()
+    assert after.stdout.count("warning") == 0, after.stdout
+    assert f"steps {before.summary['env_steps']:,}" in after.stdout, "it goes on where the learner was"
+    assert after.summary["env_steps"] >= total
+    assert after.summary["return_mean"] == 20.0
+
+
 def test_hanging_env_is_named_with_state_and_stack(faults):
     run = faults["hang"]
     assert run.returncode == 4, run.stderr
@@ -146,24 +160,36 @@ def test_diverging_training_stops_with_the_update_named_and_saves_nothing_infini
     assert run.summary["return_mean"] is None or math.isfinite(run.summary["return_mean"])
 
 
-def test_killed_actor_is_restarted_within_seconds(tmp_path):
-    with train(tmp_path, {**LONG, "supervision.restart_backoff_s": 0.05, "log.every_env_steps": 256}) as run:
-        first = run.wait_training()
-        first["actor-0"].send_signal(signal.SIGKILL)
-        until(lambda: run.children().get("actor-0") not in (None, first["actor-0"]), "another actor-0", limit_s=15)
-        second = run.children()
-        second["actor-1"].send_signal(signal.SIGKILL)
-        until(lambda: run.children().get("actor-1") not in (None, first["actor-1"]), "another actor-1", limit_s=15)
+NUM_KILLS = [3, pytest.param(20, marks=pytest.mark.slow)]
+"""20 kills take 20 s."""
+
+
+@pytest.mark.parametrize("num_kills", NUM_KILLS)
+def test_actors_killed_again_and_again_are_restarted_within_seconds(tmp_path, num_kills):
+    """Case M02: what one process lets go when it ends stays with the others."""
+    patient = {"supervision.restart_backoff_s": 0.0, "supervision.max_restarts": num_kills}
+    with train(tmp_path, {**LONG, **patient, "log.every_env_steps": 256}) as run:
+        first = before = run.wait_training()
+        for i in range(num_kills):
+            name = f"actor-{i % 2}"
+            before[name].send_signal(signal.SIGKILL)
+            until(lambda: is_another(run, name, before[name]), f"another {name}", limit_s=15)  # noqa: B023
+            before = run.children()
         at = max(curve(run))
         until(lambda: max(curve(run)) > at, "training goes on")
         run.signal(signal.SIGTERM)
         ended = run.end()
     assert ended.returncode == 143
     assert ended.stderr == ""
-    assert ended.summary["restarts"] == 2
-    assert {name: second[name].pid for name in ("learner", "inference")} == {
-        name: first[name].pid for name in ("learner", "inference")
-    }
+    assert ended.summary["restarts"] == num_kills
+    assert [before[name].pid for name in ("learner", "inference")] == [
+        first[name].pid for name in ("learner", "inference")
+    ]
+
+
+def is_another(run: Running, name: str, before: psutil.Process) -> bool:
+    now = run.children().get(name)
+    return now is not None and now != before
 
 
 def curve(run) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 
 import psutil
 import pytest
@@ -84,6 +85,24 @@ def test_supervisor_killed_alone_takes_its_children_along(tmp_path):
         run.signal(signal.SIGKILL)
         run.end()
         until(lambda: not run.survivors(), "no process is left", limit_s=10)
+
+
+SMALL_DEV_SHM = ("unshare", "-m", "sh", "-c", 'mount -t tmpfs -o size=64m none /dev/shm && exec "$@"', "sh")
+
+
+def test_run_of_more_than_200_mib_does_not_need_dev_shm(tmp_path):
+    """Case M03: 64 envs x 128 steps of Atari images with 64 MiB in /dev/shm, as in a container."""
+    if subprocess.run([*SMALL_DEV_SHM, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("mounting a tmpfs is not permitted here")
+    images = {
+        **toy("Still", n=100), "actors.num_actors": 1, "actors.envs_per_group": 32, "pipeline.fragment_length": 128,
+        "run.total_env_steps": 8192, "model.hidden_sizes": [4], "model.kind": "mlp", "algo.ppo.epochs": 1,
+        "checkpoint.every_env_steps": 10**9,
+    }  # fmt: skip
+    with train(tmp_path, images, prefix=SMALL_DEV_SHM) as run:
+        ended = run.end().finished()
+    assert ended.summary["env_steps"] >= 8192
+    assert ended.stderr == ""
 
 
 def is_alive(process: psutil.Process) -> bool:
