@@ -31,6 +31,10 @@ _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _MIB = 1 << 20
 
 
+_WORDS = ("control", "ring", "slots", "doorbell", "mailboxes", "weights", "snapshots")
+"""Regions whose words say what the other memory holds; zero says nothing."""
+
+
 class Arena:
     """A mapped arena. Made by `create` in the supervisor and by `attach` in every other process.
 
@@ -108,6 +112,14 @@ class Arena:
         """Return the address of a region's first byte; valid while a view of the arena lives."""
         assert self._bytes is not None, "the arena is closed"
         return native.address_of(self._bytes) + self.layout.regions[region].offset
+
+    def begin_anew(self) -> None:
+        """Zero every shared word, as in a new arena; counters go on, and what slots and areas hold is as good as gone.
+
+        Concurrency: supervisor only, while no other process of the run lives.
+        """
+        for region in _WORDS:
+            self.view(region)[:] = 0
 
     def close(self) -> None:
         """Close the descriptor; the memory is unmapped when the last view of it is gone. May be called twice."""

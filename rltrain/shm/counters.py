@@ -32,13 +32,13 @@ COUNTERS: dict[str, tuple[str, ...]] = {
     "actor": ("env_steps", "episodes", "fragments", "restarts"),
     "inference": (
         "batches", "rows", "padded_rows", "fired_full", "fired_preferred", "fired_delay", "fired_all_waiting",
-        "policy_version", "late_replies",
+        "policy_version", "late_replies", "restarts",
     ),
     "learner": (
         "env_steps", "updates", "batches", "fragments", "policy_version", "episodes", "return_mean", "length_mean",
-        "dropped_fragments", "dropped_env_steps", "bad_updates", "copy_ns",
+        "dropped_fragments", "dropped_env_steps", "bad_updates", "copy_ns", "restarts",
     ),
-    "evaluator": ("evaluations", "episodes", "env_steps"),
+    "evaluator": ("evaluations", "episodes", "env_steps", "restarts"),
 }
 """The counters of each role. All are sums since the start of the process's first life, but for `policy_version`,
 `return_mean` and `length_mean`, which are the present value. `return_mean` is NaN until an episode has ended."""

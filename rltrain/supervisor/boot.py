@@ -15,6 +15,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from rltrain.supervisor.launcher import Child, end
 from rltrain.supervisor.memory import RunMemory
 from rltrain.supervisor.roles import num_actors, num_lanes, num_slots, policy_settings
 from rltrain.supervisor.rundir import RunFolder
+from rltrain.supervisor.stop_signals import StopSignals
 
 _ADVICE = {
     "actor": "An env's constructor or its first reset may hang: run `rltrain doctor CONFIG`, or raise the limit.",
@@ -46,12 +48,12 @@ class Boot:
         fleet: the processes, none started yet.
         folder: of the run to continue, None for a new run.
         on_message: gets what is not about boot.
-        signals: numbers of the signals that asked to stop, filled by the caller's handler.
+        signals: those that asked to stop.
     """
 
     def __init__(
         self, config: Config, fleet: Fleet, folder: RunFolder | None,
-        on_message: Callable[[Child, dict[str, Any]], None], signals: list[int],
+        on_message: Callable[[Child, dict[str, Any]], None], signals: StopSignals,
     ):
         self.config, self.fleet, self.folder = config, fleet, folder
         self.on_message, self.signals = on_message, signals
@@ -64,6 +66,8 @@ class Boot:
         self.device = config.learner.device
         """Where the learner trains; resolved once it has answered."""
         self._replies: dict[str, dict[str, Any]] = {}
+        self._is_first = True
+        self._on_wait: Callable[[], None] = lambda: None
 
     def run(self) -> tuple[EnvSpec, RunFolder, RunMemory]:
         """Start every process and wait until all are ready.
@@ -85,7 +89,9 @@ class Boot:
                     raise boot_error(child)
             fleet.launcher.check_zygote()
             if self.signals:
-                raise Interrupted("Stopped while starting; nothing was trained.", self.signals[0])
+                what = "nothing was trained" if self._is_first else "resume from the last checkpoint"
+                raise Interrupted(f"Stopped while starting; {what}.", self.signals.first)
+            self._on_wait()
             if time.monotonic() > deadline:
                 raise self._timeout()
         spec, folder, memory = self.spec, self.folder, self.memory
@@ -93,6 +99,28 @@ class Boot:
         assert folder is not None, "all are ready, so the run folder was made"
         assert memory is not None, "all are ready, so the arena was laid out"
         return spec, folder, memory
+
+    def again(self, on_wait: Callable[[], None]) -> None:
+        """Boot once more after every process has ended, from the last checkpoint, in the memory that is there.
+
+        Without a checkpoint from the beginning. Envs begin as their snapshots say, as in a resumed run.
+
+        Args:
+            on_wait: called about twice a second meanwhile.
+
+        Raises:
+            RltrainError: as of `run`.
+        """
+        assert self.memory is not None, "it has run before"
+        assert self.folder is not None, "it has run before"
+        self.memory.arena.begin_anew()
+        self.is_resume = any(self.folder.checkpoints.glob("checkpoint-*.pt"))
+        plan = self.fleet.plans["learner"]
+        settings = {**plan.settings, "resume": str(self.folder.path) if self.is_resume else None}
+        self.fleet.plans["learner"] = replace(plan, settings=settings)
+        self.spec, self.resumed, self.start_version, self._replies = None, None, 0, {}
+        self._is_first, self._on_wait = False, on_wait
+        self.run()
 
     def send_layout(self, child: Child) -> None:
         """Tell a process where everything lies; what it needs to attach and become ready."""
@@ -139,28 +167,32 @@ class Boot:
 
     def _lay_out(self, spec: EnvSpec, snapshot_bytes: int) -> None:
         """Create the arena and the run folder, now that all sizes are known."""
+        learner = self._replies["learner"]
+        self.start_version, self.device = learner["version"], learner["device"]
+        if self.is_resume:
+            self.resumed = learner["env_steps"], learner["updates"]
+        if self.memory is None:
+            self.memory = self._make_memory(spec, snapshot_bytes, learner["weight_bytes"])
+            self.folder = self._make_folder(spec)
+            self.fleet.open_logs(self.folder.logs)
+        for lane in range(num_lanes(self.config)):
+            self.memory.mailboxes.set_progress(lane, self.start_version)
+        self.send_layout(self.fleet.children["learner"])
+
+    def _make_memory(self, spec: EnvSpec, snapshot_bytes: int, weight_bytes: int) -> RunMemory:
         config, plans = self.config, self.fleet.plans.values()
         schema = FragmentSchema.for_env(spec, config.pipeline.fragment_length, config.actors.envs_per_group)
         obs_row = sum(f.row_bytes(schema.num_envs) for f in schema.fields if f.name.split(".")[0] == "obs")
-        learner = self._replies["learner"]
         layout = ArenaLayout.plan(
             schema,
             num_slots=num_slots(config),
             num_actors=num_actors(config),
             groups_per_actor=config.actors.groups_per_actor,
-            weight_bytes=learner["weight_bytes"],
+            weight_bytes=weight_bytes,
             snapshot_bytes=snapshot_bytes + obs_row if snapshot_bytes else 0,
             roles=tuple(plan.role for plan in plans),
         )
-        self.memory = RunMemory.create(layout, {plan.name: plan.row for plan in plans})
-        self.start_version, self.device = learner["version"], learner["device"]
-        if self.is_resume:
-            self.resumed = learner["env_steps"], learner["updates"]
-        for lane in range(num_lanes(config)):
-            self.memory.mailboxes.set_progress(lane, self.start_version)
-        self.folder = self._make_folder(spec)
-        self.fleet.open_logs(self.folder.logs)
-        self.send_layout(self.fleet.children["learner"])
+        return RunMemory.create(layout, {plan.name: plan.row for plan in plans})
 
     def _make_folder(self, spec: EnvSpec) -> RunFolder:
         """Write what the run folder says from the beginning; a new one that cannot be written goes again."""

@@ -21,6 +21,13 @@ from rltrain.shm.counters import CounterRow
 from rltrain.supervisor.launcher import Child
 
 TAIL_LINES = 20
+CONSEQUENCE = {
+    "actor": "Restarting it",
+    "inference": "Restarting it; the requests wait for it",
+    "learner": "Going back to the last checkpoint with every process",
+    "evaluator": "Restarting it",
+}
+"""What follows the death of a process of this role, if anything does."""
 _BY_NAME = {kind.__name__: kind for kind in (CheckpointError, EnvContractError)}
 _BY_EXIT_CODE: dict[int, type[RltrainError]] = {kind.exit_code: kind for kind in (ConfigError, TrainingError)}
 

@@ -1,17 +1,21 @@
 """The parent process of a run: boots the others, watches them, restarts them, shows what they do, and sums up.
 
 Owns: the decision what a message, a death or a signal means for the run; everything else lies beside it: `boot.py`,
-`deaths.py`, `dead_actors.py`, `heartbeats.py`, `restarts.py`.
+`deaths.py`, `dead_actors.py`, `heartbeats.py`, `restarts.py`, `stop_signals.py`, `evaluations.py`.
+
+What follows a death, as long as the budget of restarts lasts:
+    actor       its slots and requests are taken back, another takes up its lanes
+    inference   another answers the requests as they stand in the mailboxes, with the weights on the board
+    learner     all others end too, and everything boots again from the last checkpoint of this run
+    evaluator   another waits for the next evaluation
 """
 
 from __future__ import annotations
 
 import logging
-import signal
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -20,7 +24,8 @@ from rltrain.errors import Interrupted, RltrainError, TrainingError
 from rltrain.fields import EnvSpec
 from rltrain.supervisor.boot import Boot
 from rltrain.supervisor.dead_actors import DeadActors
-from rltrain.supervisor.deaths import death_error, last_known, told_error, why_it_ended
+from rltrain.supervisor.deaths import CONSEQUENCE, death_error, last_known, told_error, why_it_ended
+from rltrain.supervisor.evaluations import Evaluations
 from rltrain.supervisor.fleet import Fleet
 from rltrain.supervisor.heartbeats import Heartbeats
 from rltrain.supervisor.launcher import Child, Launcher
@@ -28,11 +33,10 @@ from rltrain.supervisor.memory import RunMemory
 from rltrain.supervisor.restarts import Restart, Restarts
 from rltrain.supervisor.roles import plan_roles
 from rltrain.supervisor.rundir import RunFolder, check_writable
+from rltrain.supervisor.stop_signals import StopSignals
 from rltrain.telemetry.monitor import Monitor
 
 log = logging.getLogger(__name__)
-
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 TICK_S = 1.0
 """Distance between two looks at heartbeats and two samples of the counters."""
@@ -54,13 +58,10 @@ def run(loaded: LoadedConfig, resume: Path | None, dashboard: bool, launcher: La
         RltrainError: what went wrong, with its exit code.
     """
     supervisor = Supervisor(loaded, resume, dashboard, launcher)
-    previous = supervisor.catch_signals()
     try:
         return supervisor.run()
     finally:
         supervisor.close()
-        for number, handler in previous.items():
-            signal.signal(number, handler)
 
 
 class Supervisor:
@@ -76,8 +77,7 @@ class Supervisor:
         self.fleet = Fleet(
             plan_roles(self.config, str(folder.path) if folder else None), launcher, self.config.log.max_log_mib
         )
-        self.signals: list[int] = []
-        """Signals that asked to stop, in order."""
+        self.signals = StopSignals()
         self.boot = Boot(self.config, self.fleet, folder, self._on_message, self.signals)
         self.spec: EnvSpec
         self.folder: RunFolder
@@ -91,10 +91,7 @@ class Supervisor:
         self.failure: RltrainError | None = None
         self.first_update_s: float | None = None
         self.num_restarts = 0
-        self.next_eval = self.config.eval.every_env_steps or 0
-        self.is_evaluating = False
-        self.evaluation: dict | None = None
-        """The latest evaluation."""
+        self.evaluations = Evaluations(self.fleet, self.config.eval.every_env_steps)
 
     # -- the run ----------------------------------------------------------------------------------------------
 
@@ -102,8 +99,7 @@ class Supervisor:
         """Boot, watch until the learner is done, sum up."""
         try:
             self.spec, self.folder, self.memory = self._boot()
-            self.dead_actors = DeadActors(self.memory, self.fleet.plans)
-            self.heartbeats = Heartbeats(self.config.supervision, self.memory.rows, self.monitor.warn)
+            self._begin_watch()
             self.monitor.start(
                 self.folder.path, self.spec, list(self.memory.rows.items()), self.memory.ring.states,
                 self.boot.resumed, self.boot.device,
@@ -124,17 +120,6 @@ class Supervisor:
                 self.boot.folder.write_summary(summary)
             raise
 
-    def catch_signals(self) -> dict[int, Any]:
-        """Have SIGINT, SIGTERM and SIGHUP (the terminal is gone) stop the run, SIGQUIT without a checkpoint.
-
-        Not those that nohup and the like turned off. Returns the handlers they had.
-        """
-        caught = [number for number in STOP_SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
-        return {number: signal.signal(number, self._on_signal) for number in caught}
-
-    def _on_signal(self, number: int, _frame: object) -> None:
-        self.signals.append(number)
-
     @property
     def now_s(self) -> float:
         """Seconds since this process started."""
@@ -145,17 +130,15 @@ class Supervisor:
     def _watch(self) -> None:
         """Until the learner has said what it did, or has died."""
         next_tick = time.monotonic()
-        handled_signals = 0
-        while self.done is None and self.fleet.children["learner"].is_alive:
+        while self.done is None and (self.fleet.children["learner"].is_alive or self._learner_comes_back):
             events = self.fleet.poll(max(0.0, min([next_tick, *self.due.values()]) - time.monotonic()))
             for child, message in events.messages:
                 self._on_message(child, message)
             for child in events.ended:
                 self._on_end(child)
-            self._ask_for_evaluation()
-            while handled_signals < len(self.signals):
-                handled_signals += 1
-                self._on_stop_request(self.signals[handled_signals - 1], handled_signals)
+            self.evaluations.ask(int(self.memory.rows["learner"].get("env_steps")))
+            if self.signals:
+                self._on_stop_request()
             now = time.monotonic()
             for name in [name for name, at in self.due.items() if at <= now]:
                 self._restart(name)
@@ -172,49 +155,55 @@ class Supervisor:
             self.monitor.write_metrics(message["metrics"], message["env_steps"])
         elif "evaluation" in message:
             self.monitor.write_metrics(message["evaluation"], message["env_steps"])
-            self.evaluation = {"env_steps": message["env_steps"], **message["evaluation"]}
-            self.is_evaluating = False
+            self.evaluations.heard(message["env_steps"], message["evaluation"])
         elif "checkpoint" in message:
             log.info("checkpoint written: env_steps=%d path=%s", message["env_steps"], message["checkpoint"])
         elif "warning" in message:
             self.monitor.warn(f"{child.name}: {message['warning']}")
         elif "first_update" in message:
-            self.first_update_s = self.now_s
+            self.has_learned = True
+            self.first_update_s = self.first_update_s or self.now_s
         elif "done" in message:
             self.done = message["done"]
 
-    def _on_stop_request(self, number: int, count: int) -> None:
-        names = ", then ".join(signal.Signals(n).name for n in self.signals[:count])
-        if count > 1 or number == signal.SIGQUIT:
-            raise Interrupted(f"{names}: stopped at once, without a checkpoint.", number)
-        self.monitor.warn(f"{names}: finishing the update and writing a checkpoint; again stops at once")
-        self.memory.control.finish = True
+    def _on_stop_request(self) -> None:
+        if self.signals.is_urgent:
+            raise Interrupted(f"{self.signals.names}: stopped at once, without a checkpoint.", self.signals.numbers[-1])
+        if not self.memory.control.finish:
+            self.monitor.warn(
+                f"{self.signals.names}: finishing the update and writing a checkpoint; again stops at once"
+            )
+            self.memory.control.finish = True
+
+    # -- deaths -----------------------------------------------------------------------------------------------
+
+    @property
+    def _learner_comes_back(self) -> bool:
+        return "learner" in self.due and self.failure is None
 
     def _on_end(self, child: Child) -> None:
         """A child ended while training."""
         if self.failure is not None or self.done is not None:
             return
-        why = why_it_ended(child)
-        if child.role == "learner":
-            self.failure = death_error(child)
-        elif child.role == "inference":
-            self._fail(death_error(child))
-        elif (told := told_error(child)) is not None:
-            self._fail(told)
+        if (told := told_error(child)) is not None:
+            return self._fail(told)
+        if child.role == "actor":
+            self.dead_actors.disown(child.name)
+        elif child.role == "evaluator":
+            self.evaluations.abandon()
+        elif child.role == "learner" and self.signals:
+            return self._fail(death_error(child))
+        may_differ = child.is_ready or child.error is None  # what it reported while starting, it would again
+        decision = self.restarts.after_death(child.name, time.monotonic(), may_differ)
+        if isinstance(decision, Restart):
+            self.due[child.name] = decision.at_s
+            what = f"{child.name} {why_it_ended(child)}.{child.hint()}"
+            self.monitor.warn(f"{what} {CONSEQUENCE[child.role]}; see {child.log.path}")
+        elif child.role == "evaluator":
+            self.monitor.warn(f"evaluator {why_it_ended(child)}; no more evaluations. See {child.log.path}")
         else:
-            if child.role == "actor":
-                self.dead_actors.disown(child.name)
-            else:
-                self.is_evaluating = False
-            may_differ = child.is_ready or child.error is None  # what it reported while starting, it would again
-            decision = self.restarts.after_death(child.name, time.monotonic(), may_differ)
-            if isinstance(decision, Restart):
-                self.due[child.name] = decision.at_s
-                self.monitor.warn(f"{child.name} {why}.{child.hint()} Restarting it; see {child.log.path}")
-            elif child.role == "evaluator":
-                self.monitor.warn(f"evaluator {why}; no more evaluations. See {child.log.path}")
-            else:
-                self._fail(death_error(child, decision.reason))
+            self._fail(death_error(child, decision.reason))
+        return None
 
     def _fail(self, error: RltrainError) -> None:
         """Stop the run; the learner still saves what it has."""
@@ -222,41 +211,51 @@ class Supervisor:
         self.memory.control.stop = True
 
     def _restart(self, name: str) -> None:
+        if "learner" in self.due and name != "learner":
+            del self.due[name]  # it comes back with everything else
+            return
         self.dead_actors.reclaim()
         if self.dead_actors.is_pending(name):
             self.due[name] = time.monotonic() + 0.05
             return
         del self.due[name]
         self.num_restarts += 1
-        if self.fleet.plans[name].role == "actor":
-            self.memory.rows[name].add("restarts")
+        self.memory.rows[name].add("restarts")
+        if name == "learner":
+            return self._boot_again()
         child = self.fleet.start(name, is_restart=True)
-        if child.role == "evaluator":
+        if child.role != "actor":  # which first says what its envs are
             self.fleet.send(child, {"spec": self.spec.to_dict()})
             self.boot.send_layout(child)
+        return None
+
+    def _boot_again(self) -> None:
+        """Begin again at the last checkpoint with every process; at the start where there is none yet."""
+        self.fleet.kill_all()
+        self.due.clear()
+        self.evaluations.abandon()
+        try:
+            self.boot.again(lambda: self.monitor.tick("starting again"))
+        except RltrainError as error:
+            return self._fail(error)
+        self._begin_watch()
+        return self.monitor.go_back(self.boot.resumed[0] if self.boot.resumed else 0)
+
+    def _begin_watch(self) -> None:
+        self.has_learned = False
+        self.dead_actors = DeadActors(self.memory, self.fleet.plans)
+        self.heartbeats = Heartbeats(self.config.supervision, self.memory.rows, self.monitor.warn)
 
     def _tick(self) -> None:
         self.dead_actors.reclaim()
-        self.heartbeats.check(self.fleet.alive(), is_learner_exempt=self.first_update_s is None)
+        self.heartbeats.check(self.fleet.alive(), is_learner_exempt=not self.has_learned)
         self.monitor.tick(self._phase())
 
     def _phase(self) -> str:
         if self.signals:
             return "stopping"
-        if self.evaluation is None:
-            return "training"
-        return f"training, evaluated {self.evaluation['eval/return_mean']:,.1f} at {self.evaluation['env_steps']:,}"
-
-    def _ask_for_evaluation(self) -> None:
-        evaluator, distance = self.fleet.children.get("evaluator"), self.config.eval.every_env_steps
-        if evaluator is None or distance is None or not evaluator.is_ready or self.is_evaluating:
-            return  # asked again meanwhile, it would play later weights under an earlier number of env steps
-        env_steps = int(self.memory.rows["learner"].get("env_steps"))
-        if env_steps < self.next_eval:
-            return
-        self.is_evaluating = True
-        self.next_eval = (env_steps // distance + 1) * distance
-        self.fleet.send(evaluator, {"evaluate": env_steps})
+        evaluated = self.evaluations.line()
+        return f"training, {evaluated}" if evaluated else "training"
 
     # -- the end ----------------------------------------------------------------------------------------------
 
@@ -265,9 +264,9 @@ class Supervisor:
         self.memory.control.stop = True
         seconds = self.now_s
         total = self.monitor.total()
-        num_signals = len(self.signals)
+        num_signals = len(self.signals.numbers)
         for child, message in self.fleet.wait_all(
-            self.config.supervision.shutdown_grace_s, lambda: len(self.signals) > num_signals
+            self.config.supervision.shutdown_grace_s, lambda: len(self.signals.numbers) > num_signals
         ):
             self._on_message(child, message)
         learner = self.fleet.children["learner"]
@@ -285,7 +284,7 @@ class Supervisor:
             "restarts": self.num_restarts,
             "seed": self.config.run.seed,
             "env_id": self.spec.env_id,
-            "evaluation": self.evaluation,
+            "evaluation": self.evaluations.latest,
             "error": str(self.failure) if self.failure else None,
         }
         self.monitor.finish(summary, total)
@@ -301,7 +300,7 @@ class Supervisor:
         if self.failure is not None:
             return self.failure.exit_code
         if self.done is not None and self.done["reason"] == "stopped" and self.signals:
-            return 128 + self.signals[0]
+            return 128 + self.signals.first
         return 0
 
     def close(self) -> None:
@@ -311,6 +310,7 @@ class Supervisor:
             memory.control.stop = True
         self.monitor.close()
         self.fleet.close()
+        self.signals.release()
         if folder is not None:
             folder.release()
         if memory is not None:

@@ -120,7 +120,7 @@ METRICS: tuple[Metric, ...] = (
         ("<role>_cpu_percent", "%", "CPU use of a role's processes together; 100 is one core"),
         ("<role>_rss_bytes", "bytes", "resident memory of a role's processes together, shared pages in each"),
         ("copy_share", "1", "share of wall time that the prefetch thread spends in making batches, hidden or not"),
-        ("restarts", "restarts", "restarts of actors since the start"),
+        ("restarts", "restarts", "restarts of processes since the start"),
         ("bad_updates", "updates", "updates skipped for a non-finite loss or gradient, since the start"),
         ("gpu<index>_utilisation_percent", "%", "time in which some kernel was resident, as NVML gives it"),
         ("gpu<index>_memory_used_bytes", "bytes", "GPU memory in use by all processes"),

@@ -82,13 +82,24 @@ class Monitor:
             config.run.total_env_steps, config.run.target_return, device, self._notes(spec), config.run.target_window,
             env_steps,
         )
-        if config.log.tensorboard:
-            self.writer = TensorboardWriter(
-                folder / "tensorboard", to_toml(config), config.model_dump(mode="json"),
-                purge_step=env_steps if resumed else None, on_warning=self.warn,
-            )
+        self.folder = folder
+        self._open_writer(env_steps if resumed else None)
         self.display = choose_display(sys.stdout, self.header, self.wants_dashboard)
         self._show(lambda display: display.start())
+
+    def go_back(self, env_steps: int) -> None:
+        """The run goes on from these earlier env steps: curves beyond them do not hold any more."""
+        if self.writer is not None:
+            self.writer.close()
+            self._open_writer(env_steps)
+
+    def _open_writer(self, purge_step: int | None) -> None:
+        config = self.config
+        if config.log.tensorboard:
+            self.writer = TensorboardWriter(
+                self.folder / "tensorboard", to_toml(config), config.model_dump(mode="json"),
+                purge_step=purge_step, on_warning=self.warn,
+            )
 
     def _notes(self, spec: EnvSpec) -> tuple[str, ...]:
         config = self.config

@@ -46,7 +46,7 @@ def closing_summary(summary: dict[str, Any], total: Sample | None, verdict: Verd
     if verdict:
         lines += _entry("verdict", verdict.line)
     if summary.get("restarts"):
-        lines += _entry("restarts", f"{summary['restarts']} of dead actors, see the logs")
+        lines += _entry("restarts", f"{summary['restarts']} of dead processes, see the logs")
     lines += _next_steps(summary, header)
     return "\n".join(lines) + "\n"
 
