@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 from typing import Any, ClassVar
 
@@ -202,18 +201,6 @@ class Still(Count):
         return np.zeros((4, 84, 84), np.uint8)
 
 
-class Chatty(Count):
-    """Each step writes a line by `print` and one to the file descriptors 1 and 2 each."""
-
-    def step(self, action: Any):
-        """Write, then count."""
-        print("chatty by print")
-        sys.stdout.flush()
-        os.write(1, b"chatty to descriptor 1\n")
-        os.write(2, b"chatty to descriptor 2\n")
-        return super().step(action)
-
-
 class SeedEcho(Count):
     """The observation is a number drawn at each reset from the env's own generator.
 
@@ -318,7 +305,7 @@ class Scripted(Count):
         return obs, reward, convert(terminated), convert(truncated), self.info
 
 
-TOYS = (Count, Reuse, Boom, Die, Hang, Uneven, Still, Chatty, SeedEcho, Spy, Scripted)
+TOYS = (Count, Reuse, Boom, Die, Hang, Uneven, Still, SeedEcho, Spy, Scripted)
 
 
 def make(name: str, **kwargs: Any) -> gymnasium.Env:

@@ -98,8 +98,8 @@ class PipelineSection(Section):
     reproducible. `async`: nobody waits; lag is bounded by `max_policy_lag`; not reproducible."""
     inference: Literal["server", "local"] = "server"
     """`server`: one process answers all actors in dynamic batches. `local`: each actor runs the policy itself."""
-    fragment_length: Count = 32
-    """Env steps per env in one fragment (T). Unit: env steps."""
+    fragment_length: Annotated[int, Field(ge=2, le=1_000_000)] = 32
+    """Env steps per env in one fragment (T), at least 2. Unit: env steps."""
     num_slots: Rows | Auto = "auto"
     """Slots of the trajectory ring. `auto`: three for each env group."""
     when_full: Literal["block", "overwrite_oldest"] = "block"
@@ -202,7 +202,7 @@ class SupervisionSection(Section):
     """Longest silence of a running process before it is killed; one env step, one batch's update and one checkpoint
     may not take longer each. Unit: seconds."""
     max_restarts: Annotated[int, Field(ge=0, le=1_000_000)] = 3
-    """Restarts of each actor before the run stops."""
+    """Restarts of each process, back to back, before the run stops; after ten healthy minutes the count begins anew."""
     restart_backoff_s: Annotated[float, Field(ge=0, le=1_000_000)] = 0.5
     """Wait before the first restart, doubled for each further one, at most 30. Unit: seconds."""
     shutdown_grace_s: Timeout = 10.0

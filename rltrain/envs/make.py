@@ -133,7 +133,8 @@ def _factory_group(
     if vector.num_envs != num_envs:
         raise ConfigError(
             f"env.id = {env['id']!r} returned a VectorEnv of {vector.num_envs} environments, but a group has "
-            f"{num_envs}. Let the factory take `num_envs`, or set `actors.envs_per_group` to {vector.num_envs}."
+            f"{num_envs}. Let the factory take `num_envs`; or set actors.envs_per_group, and eval.num_envs where there "
+            f"is evaluation, to {vector.num_envs}."
         )
     _refuse_preprocessing(env)
     own = getattr(vector.spec, "max_episode_steps", None) or getattr(vector.unwrapped, "max_episode_steps", None)

@@ -5,6 +5,8 @@ Called by the inference server (rows of many groups) and by actors with local in
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,9 @@ ROW_MULTIPLE = 8
 """Batches are padded to a multiple of this many rows."""
 
 SMALLEST_CALIBRATED_ROWS = 32
+
+_MOST_PLACES = 16
+"""Places in the largest batch at which a smaller one is tried."""
 
 
 class TorchBackend:
@@ -59,18 +64,17 @@ class TorchBackend:
         """Where the caller puts observations before `infer`: name -> [rows, ...]."""
         self.noise = torch.zeros((rows, self.models[0].noise_components), pin_memory=pinned)
         self.noise_rows = self.noise.numpy()
-        self.min_rows = self._calibrate()
-        """Batches are padded to at least this many rows."""
+        self.sizes = self._calibrate()
+        """Rows of the batches that are run; others are padded to the next of these."""
 
-    def _calibrate(self) -> int:
-        """Find the smallest batch from which on a row's result does not depend on the batch it is in.
+    def _calibrate(self) -> list[int]:
+        """Find the sizes of batches in which a row's result does not depend on the batch it is in.
 
-        Matrix products of few rows take other paths in the BLAS and differ in the last bit, from how many rows on
-        depends on the machine and the layer. So it is tried: a row must come out the same in every smaller batch
-        as in the largest one. Where nothing smaller does, every batch is padded to the largest size.
+        Matrix products of few rows, and on some machines of certain numbers of rows, take other paths in the BLAS and
+        differ in the last bit. So it is tried: a row must come out the same as in the largest batch.
 
         Returns:
-            Rows.
+            Rows, ascending; the last is the largest batch.
         """
         most = len(self.noise_rows)
         generator = np.random.default_rng(0)
@@ -81,20 +85,23 @@ class TorchBackend:
             is_float = rows.dtype.kind == "f"
             rows[...] = generator.normal(size=rows.shape) if is_float else self._integers(name, rows.shape, generator)
         self.noise_rows[...] = generator.random(self.noise_rows.shape)
-        staged = {name: tensor.clone() for name, tensor in self.staged.items()}
-        noise = self.noise.clone()
+        staged = {name: tensor.to(self.device, copy=True) for name, tensor in self.staged.items()}
+        noise = self.noise.to(self.device, copy=True)
         _, reference = self._forward(self.models[0], staged, noise)
-        sizes = sorted({min(most, size) for size in (8, 16, 24, 32, 48, 64, 128, 256, 512, 1024, most)})
-        smallest = most
-        for size in reversed(sizes):
-            for first in {*range(0, min(most - size, 16 * size), size), most - size}:
-                part = slice(first, first + size)
-                obs = {name: tensor[part].clone() for name, tensor in staged.items()}
-                _, logp = self._forward(self.models[0], obs, noise[part].clone())
-                if not torch.equal(logp, reference[part]):
-                    return smallest
-            smallest = size
-        return smallest
+        good = [most]
+        for size in reversed(_sizes_below(most)):
+            starts = {*range(0, min(most - size, _MOST_PLACES * size), size), most - size}
+            if all(self._is_alike(first, size, staged, noise, reference) for first in starts):
+                good.append(size)
+        return good[::-1]
+
+    def _is_alike(
+        self, first: int, size: int, staged: dict[str, torch.Tensor], noise: torch.Tensor, reference: torch.Tensor
+    ) -> bool:
+        part = slice(first, first + size)
+        obs = {name: tensor[part].clone() for name, tensor in staged.items()}
+        _, logp = self._forward(self.models[0], obs, noise[part].clone())
+        return torch.equal(logp, reference[part])
 
     def _integers(self, name: str, shape: tuple[int, ...], generator: np.random.Generator) -> np.ndarray:
         """Random values that the leaf's space allows; for integer Boxes 0 and 1."""
@@ -106,7 +113,7 @@ class TorchBackend:
 
     def padded(self, num_rows: int) -> int:
         """Return how many rows a batch of `num_rows` is padded to. The padding is rows of earlier batches."""
-        return max(self.min_rows, -(-num_rows // ROW_MULTIPLE) * ROW_MULTIPLE)
+        return self.sizes[bisect_left(self.sizes, num_rows)]
 
     def best_version(self, required: int | None) -> int:
         """Return the version to answer with: `required`, or the newest where any will do; -1 before the first.
@@ -141,7 +148,8 @@ class TorchBackend:
         return got
 
     def infer(
-        self, version: int, num_rows: int, env_indices: np.ndarray, env_steps: np.ndarray
+        self, version: int, num_rows: int, env_indices: np.ndarray, env_steps: np.ndarray,
+        enter: Callable[[str], object] = lambda state: None,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Choose actions for the staged rows.
 
@@ -150,25 +158,39 @@ class TorchBackend:
             num_rows: rows staged in `obs_rows`.
             env_indices: int64 [num_rows], index of each row's env in the whole run.
             env_steps: int64 [num_rows], each row's step since the start of the run.
+            enter: told of the states `h2d`, `forward` and `d2h` as they begin.
 
         Returns:
             (stored actions [num_rows, ...], behaviour log-probabilities float32 [num_rows]) as numpy arrays.
         """
         native.uniform(self.seed, env_indices, env_steps, self.noise_rows.shape[1], self.noise_rows[:num_rows])
         padded = self.padded(num_rows)
-        obs = {name: tensor[:padded] for name, tensor in self.staged.items()}
-        action, logp = self._forward(self.models[version % 2], obs, self.noise[:padded])
+        enter("h2d")
+        obs = {name: tensor[:padded].to(self.device, non_blocking=True) for name, tensor in self.staged.items()}
+        noise = self.noise[:padded].to(self.device, non_blocking=True)
+        enter("forward")
+        action, logp = self._forward(self.models[version % 2], obs, noise)
+        if self.device.type == "cuda":
+            torch.cuda.current_stream(self.device).synchronize()  # else the time would count as the copy's
+        enter("d2h")
         return action[:num_rows].cpu().numpy(), logp[:num_rows].cpu().numpy()
 
     @torch.inference_mode()
     def _forward(
         self, model: Any, obs: dict[str, torch.Tensor], noise: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        obs = {name: tensor.to(self.device, non_blocking=True) for name, tensor in obs.items()}
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):
             distribution = model.policy(obs)
-        action = distribution.sample(noise.to(self.device, non_blocking=True))
+        action = distribution.sample(noise)
         return action, distribution.log_prob(action)
+
+
+def _sizes_below(most: int) -> list[int]:
+    """Multiples of 8 rows up to 64, then four sizes for each doubling, so that padding adds a quarter at most."""
+    sizes = list(range(ROW_MULTIPLE, 65, ROW_MULTIPLE))
+    while sizes[-1] < most:
+        sizes += [sizes[-1] * quarter // 4 for quarter in (5, 6, 7, 8)]
+    return [size for size in sizes if size < most]
 
 
 def _torch_dtype(name: str) -> torch.dtype:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -42,6 +42,14 @@ class Model(Protocol):
 
     def update_statistics(self, obs: dict[str, Tensor]) -> None:
         """Learn observation statistics from rows; needed and called with `env.normalize_obs` only."""
+
+
+def compile_model(model: Any) -> None:
+    """Compile what an update calls: a built-in model's networks, all of an own model's `policy_and_value`."""
+    if isinstance(model, ActorCritic):
+        model.compile()
+    else:
+        model.policy_and_value = torch.compile(model.policy_and_value)
 
 
 def build_model(spec: EnvSpec, model: dict, normalize_obs: bool, seed: int = 0) -> nn.Module:

@@ -41,7 +41,7 @@ class DiscreteHead(nn.Module):
     def forward(self, outputs: Tensor) -> Distribution:
         """Make the distribution of [B, num_outputs]."""
         if self.num_outputs == 2:
-            return TwoWay(torch.mv(outputs.float(), self.contrast))
+            return TwoWay((outputs.float() * self.contrast).sum(1))  # not mv: CUDA's autocast lowers it
         return Categorical(outputs)
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.nn import functional
 
 _aten = torch.ops.aten
 
@@ -76,6 +77,8 @@ def run_stacks(stacks: Sequence[DenseStack], inputs: Sequence[Tensor]) -> tuple[
     Returns:
         [B, sizes[-1]] of each stack, float32, or the autocast dtype under autocast.
     """
+    if torch.compiler.is_compiling():  # it fuses by itself, and does not look into an autograd node of one's own
+        return tuple(_traceable(stack, x) for stack, x in zip(stacks, inputs, strict=True))
     parameters = [p for stack in stacks for p in stack._parameters.values() if p is not None]
     device = inputs[0].device.type
     if torch.is_autocast_enabled(device):
@@ -83,6 +86,14 @@ def run_stacks(stacks: Sequence[DenseStack], inputs: Sequence[Tensor]) -> tuple[
         inputs, parameters = [x.to(dtype) for x in inputs], [p.to(dtype) for p in parameters]
     plan = [(stack.num_layers, stack.num_activations, stack.activation) for stack in stacks]
     return _DenseStacks.apply(plan, *inputs, *parameters)
+
+
+def _traceable(stack: DenseStack, x: Tensor) -> Tensor:
+    for i in range(stack.num_layers):
+        x = functional.linear(x, stack.get_parameter(f"weight_{i}"), stack.get_parameter(f"bias_{i}"))
+        if i < stack.num_activations:
+            x = getattr(functional, stack.activation)(x)
+    return x
 
 
 class _DenseStacks(torch.autograd.Function):
@@ -189,9 +200,11 @@ class _ParameterGradients:
 
 def _row_blocks(x: Tensor, weights: Sequence[Tensor]) -> list[slice | None]:
     """Return the blocks of rows that go through all layers at once; None is all rows."""
+    if not x.is_cpu:
+        return [None]
     num_rows, widest = len(x), max(len(weight) for weight in weights)
     block = max(_SMALLEST_BLOCK_ROWS, _BLOCK_ELEMENTS // widest) * torch.get_num_threads()
-    if not x.is_cpu or num_rows <= block:
+    if num_rows <= block:
         return [None]
     return [slice(first, first + block) for first in range(0, num_rows, block)]
 

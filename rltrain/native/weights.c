@@ -18,8 +18,7 @@ int64_t rl_board_latest(rl_board *board)
     return atomic_load_explicit(&board->latest_plus_one, memory_order_acquire) - 1;
 }
 
-/* Copy version `wanted`, or with -1 the newest. Returns the version, or -ENOENT when it is gone or not there yet. A
- * restarted learner may number from an older version: a newer one that its last life left does not count.
+/* Copy version `wanted`, or with -1 the newest. Returns the version, or -ENOENT when it is gone or not there yet.
  * The newest version's buffer is rewritten only after another became the newest, so each repetition means that a
  * publication came in between. O(bytes). */
 int64_t rl_board_read(rl_board *board, const uint8_t *buffers, uint64_t stride_bytes, int64_t wanted, uint8_t *target,

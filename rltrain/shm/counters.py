@@ -22,21 +22,24 @@ if TYPE_CHECKING:
 
 STATES: dict[str, tuple[str, ...]] = {
     "actor": ("boot", "env_step", "write", "wait_action", "wait_slot", "wait_weights", "forward", "load_weights"),
-    "inference": ("boot", "wait_request", "batch_delay", "gather", "forward", "d2h", "load_weights"),
+    "inference": ("boot", "wait_request", "batch_delay", "gather", "h2d", "forward", "d2h", "reply",
+                  "load_weights"),
     "learner": ("boot", "wait_data", "h2d", "update", "publish", "checkpoint"),
     "evaluator": ("boot", "wait_work", "env_step"),
 }
 """The named states of each role; a process is always in exactly one, and their times sum to its wall time."""
 
+FIRE_REASONS = ("full", "preferred", "delay", "all_waiting")
+"""Why the inference server fires a batch, see `inference.batcher`."""
+
 COUNTERS: dict[str, tuple[str, ...]] = {
     "actor": ("env_steps", "episodes", "fragments", "restarts"),
     "inference": (
-        "batches", "rows", "padded_rows", "fired_full", "fired_preferred", "fired_delay", "fired_all_waiting",
-        "policy_version", "late_replies", "restarts",
+        "batches", "rows", "padded_rows", *(f"fired_{reason}" for reason in FIRE_REASONS), "policy_version", "restarts",
     ),
     "learner": (
         "env_steps", "updates", "batches", "fragments", "policy_version", "episodes", "return_mean", "length_mean",
-        "dropped_fragments", "dropped_env_steps", "bad_updates", "copy_ns", "restarts",
+        "dropped_env_steps", "bad_updates", "copy_ns", "restarts",
     ),
     "evaluator": ("evaluations", "episodes", "env_steps", "restarts"),
 }
@@ -54,12 +57,12 @@ NUM_BINS = 96
 BIN_EDGES = np.concatenate([np.arange(0, 16), 16 * 2.0 ** (np.arange(1, NUM_BINS - 15) / 4)])
 """Lower edges of the histogram bins: whole numbers up to 16, then four bins for each doubling (to 1.8e7)."""
 
-_HEADER = ("pid", "heartbeat_ns", "state", "state_since_ns", "boots", "boot_done_ns")
 _MAX_STATES, _MAX_COUNTERS, _MAX_HISTOGRAMS = 12, 24, 4
-ROW_WORDS = len(_HEADER) + 2 + _MAX_STATES + _MAX_COUNTERS + _MAX_HISTOGRAMS * NUM_BINS
-_STATE_AT = len(_HEADER) + 2
+_STATE_AT = 8
+"""Before it: pid, heartbeat_ns, state, state_since_ns, number of lives, three free words."""
 _COUNTER_AT = _STATE_AT + _MAX_STATES
 _HISTOGRAM_AT = _COUNTER_AT + _MAX_COUNTERS
+ROW_WORDS = _HISTOGRAM_AT + _MAX_HISTOGRAMS * NUM_BINS
 ROW_BYTES = -(-ROW_WORDS * 8 // 64) * 64
 """Distance between two rows: whole cache lines, since each row has another writer."""
 
@@ -138,6 +141,11 @@ class CounterRow:
         return int(self._words[0])
 
     @property
+    def num_lives(self) -> int:
+        """How many processes have had the row so far."""
+        return int(self._words[4])
+
+    @property
     def state(self) -> str:
         """The state the process is in."""
         return STATES[self.role][int(self._words[2])]
@@ -150,7 +158,8 @@ class CounterRow:
 
     def waits_since(self, state: str, since_ns: int) -> bool:
         """Return whether the process is in `state` and entered it after `since_ns` (CLOCK_MONOTONIC)."""
-        return self.state == state and int(self._words[3]) > since_ns
+        entered_ns = int(self._words[3])  # read before the state, which is written before it
+        return self.state == state and entered_ns > since_ns
 
     def state_ns(self) -> dict[str, int]:
         """Return the nanoseconds spent in each state, the running one included."""

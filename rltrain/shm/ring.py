@@ -27,13 +27,19 @@ class FragmentMeta:
         lane: number of its env group in the whole run.
         fragment_index: which of the lane's fragments it is.
         policy_version: behaviour version of its oldest row.
-        sequence: count of the publishing process's fragments, from 1.
+        sequence: count of the publishing process's fragments from 1, in the lower 32 bits; which life of that process
+            it is, above them.
     """
 
     lane: int
     fragment_index: int
     policy_version: int
     sequence: int
+
+    @property
+    def life(self) -> int:
+        """Which life of the publishing process it comes from."""
+        return self.sequence >> 32
 
 
 class TrajectoryRing(RowCopies):

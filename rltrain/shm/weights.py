@@ -33,7 +33,7 @@ class WeightBoard:
         """Put a version on the board and announce it.
 
         Args:
-            version: >= 0; normally one more than the newest, after a restart any.
+            version: >= 0; one more than the newest, after a boot any.
             flat: uint8 [weight_bytes], C-contiguous.
 
         Raises:

@@ -88,6 +88,7 @@ class Launcher:
             self.zygote = subprocess.Popen(
                 _command("zygote", theirs.fileno()),
                 stdin=subprocess.DEVNULL, stdout=out_write, stderr=out_write, pass_fds=[theirs.fileno()],
+                env={"OPENBLAS_NUM_THREADS": "1", **os.environ},  # its pool would be a thread before the forks
             )
         os.close(out_write)
         theirs.close()

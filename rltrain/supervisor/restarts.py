@@ -73,10 +73,6 @@ class Restarts:
         history.started_s = at_s
         return Restart(at_s)
 
-    def num_restarts(self, name: str) -> int:
-        """Return how much of a process's budget is spent."""
-        return self._histories.get(name, _History()).restarts
-
 
 def _times(count: int) -> str:
     return "once" if count == 1 else f"{count} times"

@@ -95,7 +95,12 @@ def _server(config: Config, row: int) -> RolePlan:
         "max_queue_delay_us": pipeline.max_queue_delay_us,
         "adaptive": pipeline.adaptive,
     }
-    settings = {"counter_row": row, "batcher": batcher, "num_threads": SERVER_THREADS}
+    settings = {
+        "counter_row": row,
+        "batcher": batcher,
+        "num_threads": SERVER_THREADS,
+        "is_lockstep": pipeline.schedule != "async",
+    }
     return RolePlan("inference", "inference", row, settings, needs_torch=True)
 
 

@@ -102,7 +102,7 @@ class Supervisor:
             self._begin_watch()
             self.monitor.start(
                 self.folder.path, self.spec, list(self.memory.rows.items()), self.memory.ring.states,
-                self.boot.resumed, self.boot.device,
+                lambda: self.memory.ring.dropped, self.boot.resumed, self.boot.device,
             )
             self._watch()
             return self._sum_up()
@@ -185,7 +185,8 @@ class Supervisor:
         """A child ended while training."""
         if self.failure is not None or self.done is not None:
             return
-        if (told := told_error(child)) is not None:
+        told = told_error(child)
+        if told is not None and child.role != "evaluator":
             return self._fail(told)
         if child.role == "actor":
             self.dead_actors.disown(child.name)
@@ -193,7 +194,8 @@ class Supervisor:
             self.evaluations.abandon()
         elif child.role == "learner" and self.signals:
             return self._fail(death_error(child))
-        may_differ = child.is_ready or child.error is None  # what it reported while starting, it would again
+        # What it told or reported while starting, it would again.
+        may_differ = told is None and (child.is_ready or child.error is None)
         decision = self.restarts.after_death(child.name, time.monotonic(), may_differ)
         if isinstance(decision, Restart):
             self.due[child.name] = decision.at_s

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rltrain.shm.counters import HISTOGRAMS, NUM_BINS, CounterRow, quantile
+from rltrain.shm.counters import FIRE_REASONS, HISTOGRAMS, NUM_BINS, CounterRow, quantile
 from rltrain.telemetry.gpu import GpuMonitor
 from rltrain.telemetry.processes import ProcessTable
 from rltrain.telemetry.sample import ProcessSample, Sample
@@ -72,6 +72,7 @@ class Ledger:
         gpu_monitor: None makes one.
         resumed_env_steps: env steps of the checkpoint that the run goes on from, so that they do not count as speed.
         resumed_updates: its updates.
+        overwritten: returns how many fragments were thrown away unread.
     """
 
     def __init__(
@@ -81,9 +82,11 @@ class Ledger:
         gpu_monitor: GpuMonitor | None = None,
         resumed_env_steps: int = 0,
         resumed_updates: int = 0,
+        overwritten: Callable[[], int] = lambda: 0,
     ):
         self._rows = rows
         self._ring_states = ring_states
+        self._overwritten = overwritten
         self._gpus = gpu_monitor or GpuMonitor()
         self._floor = {"env_steps": float(resumed_env_steps), "updates": float(resumed_updates)}
         self._table = ProcessTable(len(rows))
@@ -148,7 +151,8 @@ class Ledger:
         interval_s = max(b.at_s - a.at_s, 1e-9)
         learner = self._present("learner", b)
         histograms = self._histograms(a, b)
-        batches = self._gained("inference", "batches", a, b)
+        batches, rows, padding = (self._gained("inference", name, a, b) for name in ("batches", "rows", "padded_rows"))
+        fired = {reason: self._gained("inference", f"fired_{reason}", a, b) for reason in FIRE_REASONS}
         return Sample(
             time_s=b.at_s - self._first.at_s,
             interval_s=b.at_s - a.at_s,
@@ -162,9 +166,12 @@ class Ledger:
             episodes=int(learner.get("episodes", 0)),
             processes=tuple(self._process(i, a, b) for i in range(len(self._rows))),
             ring=_mean_ring(looks[1:] or looks) if ring is None else ring,
-            batch_size_mean_rows=self._gained("inference", "rows", a, b) / batches if batches else None,
+            batch_size_mean_rows=rows / batches if batches else None,
+            padding_share=padding / (rows + padding) if rows else None,
+            fired_shares={reason: number / batches for reason, number in fired.items()} if batches else {},
             **_quantiles(histograms),
             dropped_env_steps=int(learner.get("dropped_env_steps", 0)),
+            overwritten_fragments=self._overwritten(),
             bad_updates=int(learner.get("bad_updates", 0)),
             copy_share=self._gained("learner", "copy_ns", a, b) / 1e9 / interval_s if learner else None,
             histograms=histograms,

@@ -85,6 +85,11 @@ METRICS: tuple[Metric, ...] = (
     *_rows(
         "supervisor", "inference",
         ("batch_size_mean_rows", "rows", "rows of an inference batch, mean"),
+        ("padding_share", "1", "rows of the batches that only fill them up to a size that is run"),
+        ("fired_full_share", "1", "batches that fired because they were full"),
+        ("fired_preferred_share", "1", "batches that fired at a preferred size"),
+        ("fired_delay_share", "1", "batches that fired because their oldest request had waited long enough"),
+        ("fired_all_waiting_share", "1", "batches that fired because every live group waited"),
         ("queue_delay_p50_us", "us", "wait of a request before its batch fires, median"),
         ("queue_delay_p95_us", "us", "the same, 95th percentile"),
         ("queue_delay_p99_us", "us", "the same, 99th percentile"),
@@ -103,6 +108,7 @@ METRICS: tuple[Metric, ...] = (
         ("policy_lag_p50_versions", "versions", "learner version minus behaviour version when consumed, median"),
         ("policy_lag_p99_versions", "versions", "the same, 99th percentile"),
         ("dropped_env_steps", "env steps", "env steps dropped for being too old, since the start"),
+        ("overwritten_fragments", "fragments", "fragments thrown away unread by overwrite_oldest, since the start"),
     ),
     *_rows(
         "supervisor", "lag",

@@ -62,7 +62,8 @@ class Monitor:
 
     def start(
         self, folder: Path, spec: EnvSpec, rows: list[tuple[str, CounterRow]],
-        ring_states: Callable[[], dict[str, int]], resumed: tuple[int, int] | None, device: str,
+        ring_states: Callable[[], dict[str, int]], overwritten: Callable[[], int], resumed: tuple[int, int] | None,
+        device: str,
     ) -> None:
         """Begin to show and to write.
 
@@ -71,12 +72,13 @@ class Monitor:
             spec: what the env is.
             rows: name and counter row of every process.
             ring_states: how many slots are in which state.
+            overwritten: how many fragments were thrown away unread.
             resumed: env steps and updates that a resumed run starts with, None for a new run.
             device: where the learner trains.
         """
         config = self.config
         env_steps, updates = resumed or (0, 0)
-        self.ledger = Ledger(rows, ring_states, self.gpus, env_steps, updates)
+        self.ledger = Ledger(rows, ring_states, self.gpus, env_steps, updates, overwritten)
         self.header = RunHeader(
             config.run.name, spec.env_id, config.algo.name, config.pipeline.schedule, os.path.relpath(folder),
             config.run.total_env_steps, config.run.target_return, device, self._notes(spec), config.run.target_window,
@@ -209,6 +211,7 @@ class Monitor:
             "policy_lag_p99_versions": total.policy_lag_p99,
             "batch_size_mean_rows": total.batch_size_mean_rows,
             "dropped_env_steps": total.dropped_env_steps,
+            "overwritten_fragments": total.overwritten_fragments,
             "bad_updates": total.bad_updates,
         }
 

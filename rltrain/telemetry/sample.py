@@ -51,10 +51,13 @@ class Sample:
         processes: in the order of the counter board.
         ring: slots by state (`free`, `writing`, `ready`, `reading`), mean over the looks in the interval.
         batch_size_mean_rows: rows of an inference batch.
+        padding_share: part of the rows run that only filled batches up.
+        fired_shares: reason -> part of the batches that fired for it; empty without a batch.
         queue_delay_us_p50: wait of a request before its batch fires; also p95 and p99.
         service_us_p50: from firing a batch to its replies; also p95.
         policy_lag_p50: versions between collecting and learning; also p99.
         dropped_env_steps: dropped for their age, in all.
+        overwritten_fragments: published and thrown away again by `when_full = "overwrite_oldest"`, in all.
         bad_updates: skipped as not finite, in all.
         copy_share: share of the interval in which the prefetch thread made batches, hidden or not.
         histograms: metric name -> int64 [NUM_BINS], counts of the interval.
@@ -74,6 +77,8 @@ class Sample:
     processes: tuple[ProcessSample, ...]
     ring: dict[str, float] = field(default_factory=dict)
     batch_size_mean_rows: float | None = None
+    padding_share: float | None = None
+    fired_shares: dict[str, float] = field(default_factory=dict)
     queue_delay_us_p50: float | None = None
     queue_delay_us_p95: float | None = None
     queue_delay_us_p99: float | None = None
@@ -82,6 +87,7 @@ class Sample:
     policy_lag_p50: float | None = None
     policy_lag_p99: float | None = None
     dropped_env_steps: int = 0
+    overwritten_fragments: int = 0
     bad_updates: int = 0
     copy_share: float | None = None
     histograms: dict[str, np.ndarray] = field(default_factory=dict)

@@ -102,6 +102,7 @@ class Actor:
         first_lane = settings["index"] * settings["groups"]
         self.lanes = [Lane(first_lane + i, group, self._obs_buffers()) for i, group in enumerate(groups)]
         self.published = 0
+        """Fragments of this life, below the number of the life: see `FragmentMeta.sequence`."""
 
     def _obs_buffers(self) -> dict[str, np.ndarray]:
         n = self.schema.num_envs
@@ -114,6 +115,7 @@ class Actor:
             is_restart: another life of this actor came before, in the same run.
             resumed_fragment: first fragment index of a resumed run, whose env states may lie in the snapshot area.
         """
+        self.published = self.counters.num_lives << 32
         for lane in self.lanes:
             snapshot = None if is_restart else self.snapshots.read(lane.number)
             if snapshot is not None and snapshot[0] == resumed_fragment and snapshot[1]:

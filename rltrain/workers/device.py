@@ -1,6 +1,6 @@
-"""Which torch device `learner.device` means.
+"""Which torch device `learner.device` means, and which kernels may run on it.
 
-Owns: nothing. Called by the learner and the inference server at boot.
+Owns: the process's choice of cuDNN kernels. Called by the learner and the inference server at boot.
 """
 
 from __future__ import annotations
@@ -26,3 +26,9 @@ def resolve_device(name: str) -> torch.device:
         return torch.device(f"cuda:{int(number or 0)}")
     there = f"cpu, {', '.join(f'cuda:{i}' for i in range(count))}" if count else "cpu (no CUDA device is visible)"
     raise ConfigError(f"learner.device = {name!r} is not on this machine. Accepted here: auto, {there}.")
+
+
+def use_reproducible_kernels() -> None:
+    """Let cuDNN choose only among kernels that give the same bits each time; the lockstep schedules promise that."""
+    torch.backends.cudnn.deterministic = True
+    torch.backends.cudnn.benchmark = False

@@ -26,7 +26,7 @@ from rltrain.shm.mailbox import Mailboxes, PendingRequests
 from rltrain.shm.ring import TrajectoryRing
 from rltrain.shm.weights import WeightBoard
 from rltrain.workers.channel import Channel
-from rltrain.workers.device import resolve_device
+from rltrain.workers.device import resolve_device, use_reproducible_kernels
 
 WAIT_S = 0.2
 
@@ -107,17 +107,15 @@ class InferenceServer:
         self.ring.gather_step(self.obs_names, slots, steps, self.backend.obs_rows)
         env_indices = (lanes[:, None] * n + self.env_offsets).reshape(-1)
         env_steps = np.repeat(pending.fragment_index[chosen] * self.schema.fragment_length + steps, n)
-        counters.enter("forward")
-        action, logp = self.backend.infer(version, num_rows, env_indices, env_steps)
-        counters.enter("d2h")
+        action, logp = self.backend.infer(version, num_rows, env_indices, env_steps, counters.enter)
+        counters.enter("reply")
         self.ring.scatter_step([ACTION, "behaviour_logp"], slots, steps, {ACTION: action, "behaviour_logp": logp})
         self.version_rows[slots, steps] = version
-        num_late = self.mailboxes.reply(lanes, version)
+        self.mailboxes.reply(lanes, version)
         ended = counters.enter("wait_request")
         counters.add("batches")
         counters.add("rows", num_rows)
         counters.add("padded_rows", self.backend.padded(num_rows) - num_rows)
-        counters.add("late_replies", num_late)
         counters.add("fired_" + reason)
         counters.set("policy_version", version)
         counters.observe("batch_size_rows", num_rows)
@@ -138,6 +136,8 @@ def main(channel: Channel, settings: dict, fds: list[int]) -> None:
     message, arena_fds = channel.recv(None)
     arena = Arena.attach(arena_fds[0], ArenaLayout.from_dict(message["layout"]))
     policy = message["policy"]
+    if settings["is_lockstep"]:
+        use_reproducible_kernels()
     backend = TorchBackend(
         spec, policy["model"], policy["normalize_obs"], policy["seed"], WeightBoard(arena),
         settings["batcher"]["max_batch_size"], device=resolve_device(policy["device"]), precision=policy["precision"],

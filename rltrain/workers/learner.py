@@ -5,8 +5,8 @@ Written by: this process alone.
 Read by: everyone, through the weight board (weights) and the counter board (progress).
 Blocks on: the prefetch thread (a batch); at a checkpoint of a lockstep schedule, the actors' snapshots.
 Unblocked by: actors; every wait also times out to look at the stop word.
-If the peer dies: a dead actor delays the batch until it is restarted. If this process dies, the run ends and can be
-resumed from its last checkpoint (`saver.py`).
+If the peer dies: a dead actor delays the batch until it is restarted. If this process dies, every
+process begins again at the last checkpoint (`saver.py`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rltrain.algos.train_state import TrainState
 from rltrain.config.load import config_from_dict
 from rltrain.errors import TrainingError
 from rltrain.fields import EnvSpec
-from rltrain.models import build_model
+from rltrain.models import build_model, compile_model
 from rltrain.shm.arena import Arena, ArenaLayout
 from rltrain.shm.control import Control
 from rltrain.shm.counters import CounterBoard
@@ -33,7 +33,7 @@ from rltrain.shm.ring import TrajectoryRing
 from rltrain.shm.weights import WeightBoard
 from rltrain.workers.channel import Channel
 from rltrain.workers.checkpoints import CheckpointStore
-from rltrain.workers.device import resolve_device
+from rltrain.workers.device import resolve_device, use_reproducible_kernels
 from rltrain.workers.episodes import EpisodeWindow
 from rltrain.workers.prefetch import Batch, Prefetcher
 from rltrain.workers.saver import Saver
@@ -61,12 +61,14 @@ class Learner:
         self.device = resolve_device(settings["device"])
         model = build_model(spec, self.config.model.model_dump(), self.config.env.normalize_obs, seed=run.seed)
         if self.config.learner.compile:
-            model.compile()
+            compile_model(model)
         self.state = TrainState(
             model.to(self.device), self.config, num_envs=settings["num_lanes"] * self.config.actors.envs_per_group
         )
         self.update = load_algorithm(self.config.algo.name)(self.config.algo.chosen, self.config.learner)
         self.is_lockstep = pipeline.schedule != "async"
+        if self.is_lockstep:
+            use_reproducible_kernels()
         self.version = 0
         self.env_steps = 0
         self.episodes = EpisodeWindow(run.target_window)
@@ -75,6 +77,8 @@ class Learner:
         self.reason: str | None = None
         self.has_learned = False
         """In this life of the process."""
+        self.lives: dict[int, int] = {}
+        """Lane -> the life of its actor that its last fragment came from."""
         log_distance = self.config.log.every_env_steps
         self.log_every = max(1, run.total_env_steps // 200) if log_distance == "auto" else log_distance
         self.next_log = 0
@@ -171,6 +175,10 @@ class Learner:
             batch.copied.synchronize()
         counters.enter("update")
         metrics: dict[str, torch.Tensor] = {}
+        for meta in batch.metas:
+            if self.lives.setdefault(meta.lane, meta.life) != meta.life:  # its actor died: the envs were reset
+                self.lives[meta.lane] = meta.life
+                self.saver.forget_returns(meta.lane)
         if batch.num_env_steps:  # else every row is a reset
             metrics = self.update(
                 self.state, batch.tensors, progress_at(self.env_steps, self.config.run.total_env_steps), batch.lanes

@@ -168,7 +168,6 @@ class Prefetcher:
 
     def _drop(self, slot: int) -> None:
         valid = self.ring.field("valid")[slot, : self.schema.fragment_length]
-        self.counters.add("dropped_fragments")
         self.counters.add("dropped_env_steps", int(np.count_nonzero(valid)))
         self.ring.release(slot, self.owner)
 
@@ -206,17 +205,17 @@ class Prefetcher:
         self, host: HostBatch, columns: int
     ) -> tuple[dict[str, torch.Tensor], torch.cuda.Event | None]:
         names = [f.name for f in self.schema.fields if f.per_env and not f.name.startswith("episode_")]
-        sliced = {name: host.tensors[name][:, :columns] for name in names}
         if self.stream is None:
-            return sliced, None
+            return {name: host.tensors[name][:, :columns] for name in names}, None
         with torch.cuda.stream(self.stream):
-            moved = {name: tensor.to(self.device, non_blocking=True) for name, tensor in sliced.items()}
+            # Whole, then cut: a copy of a part with gaps would go through pageable memory and wait.
+            moved = {name: host.tensors[name].to(self.device, non_blocking=True) for name in names}
             event = torch.cuda.Event()
             event.record(self.stream)
         current = torch.cuda.default_stream(self.device)
         for tensor in moved.values():
             tensor.record_stream(current)
-        return moved, event
+        return {name: tensor[:, :columns] for name, tensor in moved.items()}, event
 
     def _wait_free(self) -> HostBatch:
         while not (self.closed.is_set() or self.control.stop):

@@ -90,7 +90,7 @@ class Saver:
             })
         self._snapshots = {} if changed else {int(k): v.numpy().tobytes() for k, v in snapshots.items()}
         for lane in set(range(self.num_lanes)) - self._snapshots.keys():
-            self._forget_returns(lane)
+            self.forget_returns(lane)
         self._plan_next(checkpoint["env_steps"])
 
     def attach(self, arena: Arena, run_folder: Path, counters: CounterRow, version: int) -> None:
@@ -101,13 +101,20 @@ class Saver:
         self.store = CheckpointStore(run_folder / "checkpoints", limits.keep, limits.keep_best)
         for lane, payload in self._snapshots.items():
             if not self.snapshots.write(lane, version, payload):
-                self._forget_returns(lane)
+                self.forget_returns(lane)
                 self.channel.send({
                     "warning": f"the env states of lane {lane} in the checkpoint have {len(payload)} bytes, more than "
                     f"the {self.snapshots.room_bytes} bytes of room: its environments are reset."
                 })
-        if self._previous_weights is not None:
-            self.board.publish(version - 1, self._previous_weights)
+        if self.config.pipeline.schedule == "overlap" and version > 0:
+            previous = self._previous_weights
+            if previous is None:  # the checkpoint is of another schedule
+                previous = self.state.flat.publish_view()
+                self.channel.send({
+                    "warning": "the checkpoint holds no weights before its own, with which pipeline.schedule = "
+                    "'overlap' acts: the first fragments are collected with its own."
+                })
+            self.board.publish(version - 1, previous)
 
     def wait_snapshots(self, version: int) -> dict[int, bytes]:
         """Collect every lane's env state at the start of the fragment that this version consumes next.
@@ -163,7 +170,7 @@ class Saver:
             return
         self.channel.send({"checkpoint": str(self.last), "env_steps": progress["env_steps"]})
 
-    def _forget_returns(self, lane: int) -> None:
+    def forget_returns(self, lane: int) -> None:
         """Begin the discounted returns of a lane anew, as its envs do."""
         num_envs = self.config.actors.envs_per_group
         self.state.reward_scaler.restart(slice(lane * num_envs, (lane + 1) * num_envs))

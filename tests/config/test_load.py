@@ -69,6 +69,7 @@ def test_load_set_values_need_no_quotes_and_keep_their_types(tmp_path):
         ("[learner]\nlearning_rate = 1e-3", 4, ["learner.learning_rate", "Did you mean algo.ppo.learning_rate?"]),
         ("[algo.appo]\nclip_range = 0.1", 4, ["algo.appo.clip_range", 'algorithm is "ppo"', "algo.ppo.clip_range"]),
         ("[pipelin]\nfragment_length = 3", 3, ["[pipelin]", "Did you mean pipeline?"]),
+        ("[pipeline]\nfragment_length = 1", 4, ["pipeline.fragment_length = 1", "a whole number at least 2"]),
         ("[run]\nseed = true", 4, ["run.seed = true", "a whole number at least 0"]),
         ("[run]\nseed = 1.0", 4, ["run.seed = 1.0", "a whole number"]),
         ("[algo.ppo]\ndiscount = 1.5", 4, ["algo.ppo.discount = 1.5", "at least 0 and at most 1"]),

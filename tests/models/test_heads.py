@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from rltrain.errors import ConfigError
 from rltrain.fields import ActionSpec
@@ -50,3 +51,28 @@ def test_squashed_head_with_an_infinite_bound_is_refused():
 def test_gaussian_for_discrete_actions_is_refused():
     with pytest.raises(ConfigError, match="is for Box actions, but this env's are discrete"):
         make_head(FIVE_WAY, "gaussian", 0.0)
+
+
+class Operations(TorchDispatchMode):
+    """Notes the names of all tensor operations."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.add(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("action", ALL_ACTIONS, ids=lambda a: f"{a.kind}{len(a.nvec)}")
+def test_head_of_bfloat16_outputs_computes_in_float32(action):
+    """Under autocast the outputs come in bfloat16, and matrix products would go on in it."""
+    head = make_head(action, "auto", 0.0)
+    outputs = torch.randn(7, head.num_outputs).bfloat16()
+    with Operations() as operations:
+        distribution = head(outputs)
+        chosen = distribution.mode()
+        logp, entropy = distribution.log_prob(chosen), distribution.entropy()
+    assert logp.dtype == entropy.dtype == torch.float32
+    assert not operations.names & {"mm", "mv", "addmm", "addmv", "bmm", "dot", "matmul", "linear"}

@@ -77,8 +77,8 @@ def test_async_run_ends_with_a_bounded_lag(runs):
 
 def test_overwriting_run_ends_and_counts_what_it_dropped(runs):
     assert runs["overwriting"].summary["dropped_env_steps"] > 0
+    assert runs["overwriting"].summary["overwritten_fragments"] > 0
     assert runs["overwriting"].summary["policy_lag_p99_versions"] <= 3
-    assert set(runs["overwriting"].summary["ledger"]) == {"learner", "actor-0", "actor-1"}
     assert set(runs["overwriting"].summary["ledger"]) == {"learner", "actor-0", "actor-1"}
 
 

@@ -36,6 +36,8 @@ def faults(tmp_path_factory):
         "hang": {**TOY, **LONG, **toy("Hang", k=20), "supervision.heartbeat_timeout_s": 3.0,
                  "supervision.max_restarts": 0},
         "nan": {**TOY, **LONG, **toy("Scripted", bad_obs_step=NAN_STEP), "checkpoint.every_env_steps": 1024},
+        "boom in evaluation": {**TOY, "env.id": "tests.rude_envs:BoomInEvaluation", "run.total_env_steps": 40_000,
+                               "eval.every_env_steps": 1024, "supervision.max_restarts": 0},
         "diverged": {"env.id": "Pendulum-v1", "algo.ppo.learning_rate": 1e6, "run.total_env_steps": 20_000,
                      "algo.ppo.max_grad_norm": "none", "checkpoint.every_env_steps": 256},
     }  # fmt: skip
@@ -111,6 +113,14 @@ def test_run_that_ended_by_a_dying_env_is_resumed_from_its_last_step(faults):
     assert f"steps {before.summary['env_steps']:,}" in after.stdout, "it goes on where the learner was"
     assert after.summary["env_steps"] >= total
     assert after.summary["return_mean"] == 20.0
+
+
+def test_env_that_raises_in_evaluation_ends_the_evaluations_only(faults):
+    run = faults["boom in evaluation"].finished()
+    assert run.summary["env_steps"] >= 40_000
+    assert run.summary["evaluation"] is None
+    assert "no more evaluations" in run.stdout
+    assert "ValueError: boom" in run.log("evaluator")
 
 
 def test_hanging_env_is_named_with_state_and_stack(faults):

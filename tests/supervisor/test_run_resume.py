@@ -210,3 +210,16 @@ def test_learning_rate_of_resumed_run_depends_on_the_global_step(killed):
     for step, rate in killed["curves"]["loss/learning_rate"]:
         at_start, at_end = RATE * (1 - (step - 128) / TOTAL), RATE * (1 - step / TOTAL)
         assert at_end - 1e-9 <= rate <= at_start + 1e-9
+
+
+@pytest.mark.parametrize("schedule", ["sync", "async"])
+def test_checkpoint_of_another_schedule_is_resumed_in_overlap(tmp_path, schedule):
+    """`overlap` acts with the weights one version back, which no other schedule saves."""
+    with train(tmp_path, {"pipeline.schedule": schedule}) as run:
+        version = run.end().finished().summary["policy_version"]
+    more = ("--set", "pipeline.schedule=overlap", "--set", "run.total_env_steps=4096")
+    with resume(tmp_path, *more) as run:
+        ended = run.end().finished()
+    assert ended.summary["env_steps"] >= 4096
+    assert ended.summary["policy_version"] > version
+    assert "the checkpoint holds no weights before its own" in ended.stdout + ended.stderr

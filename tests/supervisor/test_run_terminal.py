@@ -99,8 +99,9 @@ def send_term(terminal: Terminal) -> None:
     terminal.run.signal(signal.SIGTERM)
 
 
+CHATTY = {"env.id": "tests.rude_envs:Chatty", "env.kwargs.n": 20}
 ENDINGS = {
-    "normal": ({**toy("Chatty", n=20), "run.total_env_steps": 1024}, end_normally, 0, "finished"),
+    "normal": ({**CHATTY, "run.total_env_steps": 1024}, end_normally, 0, "finished"),
     "ctrl-c": (LONG, press_once, 130, "stopped"),
     "ctrl-c twice": (LONG, press_twice, 130, "SIGINT, then SIGINT: stopped at once"),
     "ctrl-backslash": (LONG, press_backslash, 131, "SIGQUIT: stopped at once"),
@@ -162,7 +163,7 @@ def piped(tmp_path_factory):
     folder = tmp_path_factory.mktemp("piped")
     closing = ("sh", "-c", 'exec "$@" 0<&-', "sh")
     head = ("sh", "-c", '"$@" | head -n 1 > first.txt', "sh")
-    short = {**toy("Chatty", n=20)}
+    short = CHATTY
     with train(folder / "closed", short, prefix=closing) as one, train(folder / "head", short, prefix=head) as two:
         return one.end(), two.end()
 

@@ -25,6 +25,7 @@ def ledger_sample():
             made.enter(state)
     server, learner = rows[1][1], rows[2][1]
     server.add("batches")
+    server.add("rows", 8)
     server.observe("queue_delay_us", 20)
     server.observe("service_us", 20)
     learner.observe("policy_lag_versions", 1)

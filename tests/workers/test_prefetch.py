@@ -36,7 +36,7 @@ class Learner:
 
     def dropped(self) -> int:
         """Return how many fragments were dropped."""
-        return int(self.counters.get("dropped_fragments"))
+        return int(self.counters.get("dropped_env_steps")) // (T * N)
 
 
 @pytest.fixture
