@@ -165,6 +165,8 @@ def lag(sample: Sample) -> Line:
     """Show policy lag and what went wrong."""
     lags = f"p50 {count(sample.policy_lag_p50)}  p99 {count(sample.policy_lag_p99)}"
     losses = f"dropped {count(sample.dropped_env_steps)}   bad updates {sample.bad_updates}"
+    if sample.overwritten_fragments:
+        losses = f"overwritten {count(sample.overwritten_fragments)}   {losses}"
     return [(f"{'policy lag':<{_LABEL}}{lags}   {losses}   restarts {sample.restarts}", "")]
 
 

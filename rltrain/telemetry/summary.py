@@ -45,6 +45,10 @@ def closing_summary(summary: dict[str, Any], total: Sample | None, verdict: Verd
         lines += _ledger(total)
     if verdict:
         lines += _entry("verdict", verdict.line)
+    if total and total.dropped_env_steps:
+        lines += _entry("dropped", f"{count(total.dropped_env_steps)} env steps, too old when their turn came")
+    if total and total.overwritten_fragments:
+        lines += _entry("overwritten", f"{count(total.overwritten_fragments)} fragments that nobody had taken yet")
     if summary.get("restarts"):
         lines += _entry("restarts", f"{summary['restarts']} of dead processes, see the logs")
     lines += _next_steps(summary, header)

@@ -82,3 +82,11 @@ def test_closing_summary_run_that_failed_early_has_what_is_known():
 
 def test_closing_summary_return_that_is_nan_is_no_figure():
     assert "no episode has ended" in summary(return_mean=float("nan"))
+
+
+def test_closing_summary_counts_what_was_lost_only_where_something_was():
+    assert "dropped" not in summary()
+    assert "overwritten" not in summary()
+    text = summary(total=replace(TOTAL, dropped_env_steps=1_280, overwritten_fragments=12))
+    assert "1,280 env steps, too old" in text
+    assert "12 fragments that nobody had taken" in text
