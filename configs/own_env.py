@@ -15,10 +15,13 @@ class Corridor(gymnasium.Env):
 
     Args:
         length: number of places.
+        render_mode: `rgb_array` for videos; None shows nothing.
     """
 
-    def __init__(self, length: int = 10):
-        self.length = length
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 8}  # noqa: RUF012  as Gymnasium has it
+
+    def __init__(self, length: int = 10, render_mode: str | None = None):
+        self.length, self.render_mode = length, render_mode
         self.observation_space = spaces.Box(0.0, 1.0, (1,), np.float32)
         self.action_space = spaces.Discrete(2)
         self.position = 0
@@ -39,10 +42,19 @@ class Corridor(gymnasium.Env):
         truncated = self.num_steps >= 10 * self.length  # cut short: learning still counts what could have followed
         return self._observation(), float(terminated) - 0.01, terminated, truncated, {}
 
+    def render(self) -> np.ndarray | None:
+        """Return a picture of the corridor, uint8 [height, width, 3]; `rltrain eval --video` asks for it."""
+        if self.render_mode != "rgb_array":
+            return None
+        picture = np.full((32, 32 * self.length, 3), 255, np.uint8)
+        picture[:, -32:] = (0, 160, 0)
+        picture[4:28, 32 * self.position + 4 : 32 * self.position + 28] = (200, 0, 0)
+        return picture
+
     def _observation(self) -> np.ndarray:
         return np.array([self.position / self.length], np.float32)  # a new array each time
 
 
-def make_env(length: int = 10) -> gymnasium.Env:
-    """Build one environment; arguments come from `env.kwargs`."""
-    return Corridor(length)
+def make_env(length: int = 10, render_mode: str | None = None) -> gymnasium.Env:
+    """Build one environment; arguments come from `env.kwargs`, `render_mode` from `rltrain eval --video`."""
+    return Corridor(length, render_mode)

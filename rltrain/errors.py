@@ -37,9 +37,18 @@ class ConfigError(RltrainError):
 
 
 class BootError(RltrainError):
-    """A process failed before it was ready; its own traceback is part of the message."""
+    """A process failed before it was ready; its own traceback is part of the message.
+
+    Args:
+        message: what to say.
+        died: name of the process where it ended without a word, and may do better another time.
+    """
 
     exit_code = 3
+
+    def __init__(self, message: str, died: str | None = None):
+        super().__init__(message)
+        self.died = died
 
 
 class WorkerDied(RltrainError):
@@ -63,7 +72,7 @@ class CheckpointError(TrainingError):
 
 
 class Interrupted(RltrainError):
-    """The run was stopped by a signal after it wrote its checkpoint."""
+    """The run was stopped by a signal; without a checkpoint where the message says so."""
 
     def __init__(self, message: str, signal_number: int):
         super().__init__(message)

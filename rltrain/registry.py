@@ -22,6 +22,14 @@ MODELS: dict[str, str] = {}
 """Names accepted by `model.kind` besides the built-in kinds; the factory takes the env spec and `model.kwargs`."""
 
 
+def look_in(code_dir: str) -> None:
+    """Look for modules in this folder first, `run.code_dir`; `auto` and a folder that is gone change nothing."""
+    if os.path.isdir(code_dir):
+        if code_dir in sys.path:
+            sys.path.remove(code_dir)
+        sys.path.insert(0, code_dir)
+
+
 def load_factory(target: str, option: str) -> Callable[..., Any]:
     """Import the object behind `package.module:factory`; the working directory counts as importable.
 
@@ -39,15 +47,14 @@ def load_factory(target: str, option: str) -> Callable[..., Any]:
         found: Any = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not (module_name == error.name or module_name.startswith(error.name + ".")):
-            error.__traceback__ = _without_importlib(error.__traceback__)
-            raise
+            raise _from_users_code(error, module_name, target, option) from None
         raise ConfigError(
             f"{option} = {target!r}: there is no module {error.name!r}. Accepted: `module:factory` with a module that "
-            f"Python finds from {os.getcwd()} or among the installed packages. Install it or run from its folder."
+            f"Python finds in {_folders()} or among the installed packages. Install it, run from its folder, or name "
+            "that as run.code_dir."
         ) from error
     except Exception as error:
-        error.__traceback__ = _without_importlib(error.__traceback__)
-        raise
+        raise _from_users_code(error, module_name, target, option) from None
     for part in path.split("."):
         if not hasattr(found, part):
             raise ConfigError(f"{option} = {target!r}: {module_name!r} has no {path!r}.{_suggestion(part, dir(found))}")
@@ -57,6 +64,19 @@ def load_factory(target: str, option: str) -> Callable[..., Any]:
             f"{option} = {target!r} is {type(found).__name__}, which cannot be called. Accepted: a class or a function."
         )
     return found
+
+
+def _from_users_code(error: Exception, module_name: str, target: str, option: str) -> Exception:
+    """Return an error of a module of the user's, with the frames that are theirs and what it was imported for."""
+    error.__traceback__ = _without_importlib(error.__traceback__)
+    error.add_note(f"While importing {module_name!r} for {option} = {target!r}.")
+    return error
+
+
+def _folders() -> str:
+    """Name the folders that come before Python's own path: the run's, where it has one, and the working directory."""
+    here = os.getcwd()
+    return here if not sys.path or sys.path[0] in ("", here) else f"{sys.path[0]}, {here}"
 
 
 def _without_importlib(trace: TracebackType | None) -> TracebackType | None:
@@ -72,7 +92,7 @@ def _without_importlib(trace: TracebackType | None) -> TracebackType | None:
 def _make_working_directory_importable() -> None:
     here = os.getcwd()
     if here not in sys.path and "" not in sys.path:
-        sys.path.insert(0, here)
+        sys.path.insert(1, here)  # behind the run's own folder
 
 
 def _suggestion(name: str, names: list[str]) -> str:

@@ -63,3 +63,12 @@ class Chatty(Count):
         os.write(1, b"chatty to descriptor 1\n")
         os.write(2, b"chatty to descriptor 2\n")
         return super().step(action)
+
+
+class Refuse(Count):
+    """Cannot be built while the file `flag` is there."""
+
+    def __init__(self, flag: str, n: int = 20):
+        super().__init__(n)
+        if os.path.exists(flag):
+            raise RuntimeError("the licence is used up")

@@ -45,6 +45,10 @@ def command(config: Path | None, overrides: tuple[str, ...]) -> int:
     return 0 if loaded is None else _check_env(loaded.config.env.model_dump(mode="json"))
 
 
+def _many(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"
+
+
 def _machine() -> list[tuple[str, str]]:
     import platform
     import resource
@@ -148,5 +152,5 @@ def _check_env(env: dict[str, Any]) -> int:
         click.echo(f"  {finding.level:<8} {finding.topic}: {finding.message}")
     num_errors = sum(finding.level == "error" for finding in findings)
     num_warnings = sum(finding.level == "warning" for finding in findings)
-    click.echo(f"{num_errors} errors, {num_warnings} warnings")
+    click.echo(f"{_many(num_errors, 'error')}, {_many(num_warnings, 'warning')}")
     return ENV_ERROR_EXIT_CODE if num_errors else 0

@@ -65,13 +65,21 @@ def _load(
 
     if resume is None:
         return load(config, overrides, name, seed), None
-    from rltrain.supervisor.run_list import find_run
+    from rltrain.supervisor.run_list import checkpointed, find_run
 
+    if name is not None:
+        raise ConfigError("--name cannot be given with --resume: a run keeps its name and its folder.")
     folder = find_run(resume, _runs_dir(config, overrides))
     saved = folder / "config.toml"
     if not saved.is_file():
         raise ConfigError(f"{folder} has no config.toml: the run ended before it began. Start it anew.")
     loaded = load(config or saved, overrides, name, seed)
+    learned, total = checkpointed(folder)[0], loaded.config.run.total_env_steps
+    if learned is not None and learned >= total:
+        raise ConfigError(
+            f"{folder.name} has learned from all of its {total:,} env steps (run.total_env_steps): nothing is left to "
+            f"do. To train on, give more, such as --set run.total_env_steps={2 * total}."
+        )
     for line in _changes(load(saved), loaded):
         click.echo(f"changed: {line}", err=True)
     return loaded, folder

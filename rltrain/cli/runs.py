@@ -27,9 +27,11 @@ def command(folder: Path) -> int:
 
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"{str(folder)!r} is a file. Accepted: the folder of the runs (run.dir).")
+    if not folder.exists() and str(folder) != "runs":
+        raise ConfigError(f"there is no folder {str(folder)!r}. Accepted: the folder of the runs (run.dir).")
     runs = list_runs(folder)
     if not runs:
-        click.echo(f"No runs in {folder}. Start one with `rltrain run configs/cartpole.toml`.")
+        click.echo(f"No runs in {folder}. Start one with `rltrain run CONFIG`.")
         return 0
     rows = [("run", "state", "env steps", "return", "duration", "started")]
     for run in runs:

@@ -106,6 +106,9 @@ def _join(parts: list[str]) -> str:
     return parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " or " + parts[-1]
 
 
+_TABLE = "a table, such as {size = 10}"
+
+
 def _say(kind: Any, metadata: list[Any]) -> str:
     if get_origin(kind) is Annotated:
         base, *own = get_args(kind)
@@ -117,7 +120,7 @@ def _say(kind: Any, metadata: list[Any]) -> str:
         many = "a list of" if items[-1] is Ellipsis else f"a list of {len(items)}"
         return f"{many} values, each {_say(items[0], [])}"
     words = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): '"none"'}
-    return words.get(kind, "a table") + (_range(metadata) if kind in (int, float) else _text_rule(kind, metadata))
+    return words.get(kind, _TABLE) + (_range(metadata) if kind in (int, float) else _text_rule(kind, metadata))
 
 
 def _range(metadata: list[Any]) -> str:

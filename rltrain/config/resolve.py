@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 from rltrain.config.machine import usable_cores
@@ -23,7 +24,7 @@ AUTO_IF_UNUSED = ("pipeline.max_batch_size", "learner.min_batch_fragments", "lea
 BATCHER_OPTIONS = ("max_batch_size", "preferred_batch_sizes", "max_queue_delay_us", "adaptive")
 
 
-def derive(config: Config) -> dict[str, int]:
+def derive(config: Config) -> dict[str, Any]:
     """Return the value of each option that is `auto` and depends only on the configuration and this machine.
 
     Args:
@@ -38,7 +39,8 @@ def derive(config: Config) -> dict[str, int]:
     lanes = num_actors * actors.groups_per_actor
     computing = num_actors + (2 if pipeline.inference == "server" else 1)
     most = _or(learner.max_batch_fragments, max(lanes, _or(learner.min_batch_fragments, 1)))
-    values = {
+    values: dict[str, Any] = {
+        "run.code_dir": str(Path.cwd()) if config.run.code_dir == "auto" else config.run.code_dir,
         "actors.num_actors": num_actors,
         "pipeline.num_slots": _or(pipeline.num_slots, 3 * lanes),
         "pipeline.max_batch_size": _or(pipeline.max_batch_size, lanes * actors.envs_per_group),

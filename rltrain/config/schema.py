@@ -42,6 +42,9 @@ class RunSection(Section):
     """Name of the run; the folder is `<dir>/<name>-<time>`. Letters, digits, `_`, `.`, `-`."""
     dir: Text = "runs"
     """Folder that holds the run folders; the system accepts no NUL in it."""
+    code_dir: Text | Auto = "auto"
+    """Folder in which `module:factory` of your own is looked for, before Python's own path. `auto`: the folder in which
+    the run is started; the run remembers it for `eval` and `--resume`."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Seed of everything: weights, action noise, environments, minibatch order."""
     total_env_steps: EnvSteps = 1_000_000

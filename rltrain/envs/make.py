@@ -68,6 +68,11 @@ def make_single(env: dict, render_mode: str | None = None) -> gymnasium.Env:
         ConfigError: as `make_group`, or the env is made by a factory that takes no `render_mode`.
     """
     target = find_env(env["id"])
+    if render_mode is not None and not isinstance(target, Registration) and not accepts(target, "render_mode"):
+        raise ConfigError(
+            f"env.id = {env['id']!r} cannot be filmed: its factory takes no `render_mode`. Let it take "
+            f"`render_mode={render_mode!r}` and the environment return its picture from `render()`."
+        )
     single = _prepared(target, env, None, {} if render_mode is None else {"render_mode": render_mode})
     limit = _limit(_registration(target, single), env)
     return single if limit is None else gymnasium.wrappers.TimeLimit(single, limit)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
@@ -80,6 +82,21 @@ def build_model(spec: EnvSpec, model: dict, normalize_obs: bool, seed: int = 0) 
         )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        built = registry.load_factory(target, "model.kind")(spec, **model["kwargs"])
+        factory = registry.load_factory(target, "model.kind")
+        _check_arguments(factory, spec, model)
+        built = factory(spec, **model["kwargs"])
     check_own_model(built, kind, spec, normalize_obs)
     return built
+
+
+def _check_arguments(factory: Callable[..., Any], spec: EnvSpec, model: dict) -> None:
+    """Raise ConfigError when `model.kwargs` are not what the factory takes."""
+    try:
+        inspect.signature(factory).bind(spec, **model["kwargs"])
+    except TypeError as error:
+        raise ConfigError(
+            f"model.kwargs = {model['kwargs']!r} does not fit model.kind = {model['kind']!r}: {error}. Accepted: its "
+            "arguments behind the first, which is the env spec. Correct or remove the entry."
+        ) from None
+    except ValueError:  # a callable without a signature says it itself
+        return

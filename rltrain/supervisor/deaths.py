@@ -36,7 +36,8 @@ def boot_error(child: Child) -> RltrainError:
     """Return the error of a child that ended or failed before it was ready."""
     error = child.error
     if error is None:
-        return BootError(f"{child.name} {child.describe_end()}, while starting.{child.hint()}\n{log_tail(child)}")
+        text = f"{child.name} {child.describe_end()}, while starting.{child.hint()}\n{log_tail(child)}"
+        return BootError(text, died=child.name)
     kind = _told_kind(child)
     if kind is not None:
         return kind(error["message"])

@@ -44,8 +44,8 @@ class Evaluations:
         """The evaluator is gone; what it played is lost."""
         self._is_playing = False
 
-    def line(self) -> str | None:
-        """Return the latest in words, None before the first."""
+    def phase(self) -> str:
+        """Return what the run is doing, with the latest evaluation in words."""
         if self.latest is None:
-            return None
-        return f"evaluated {self.latest['eval/return_mean']:,.1f} at {self.latest['env_steps']:,}"
+            return "training"
+        return f"training, evaluated {self.latest['eval/return_mean']:,.1f} at {self.latest['env_steps']:,}"

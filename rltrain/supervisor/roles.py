@@ -44,6 +44,8 @@ def plan_roles(config: Config, checkpoint: str | None) -> list[RolePlan]:
         plans.append(_actor(config, len(plans), index))
     if config.eval.every_env_steps is not None:
         plans.append(_evaluator(config, len(plans)))
+    for plan in plans:
+        plan.settings["code_dir"] = config.run.code_dir
     return plans
 
 

@@ -7,6 +7,7 @@ import difflib
 import fcntl
 import json
 import os
+import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +35,12 @@ class RunInfo:
 
 
 def find_run(path_or_name: str | Path, runs_dir: Path) -> Path:
-    """Return the folder of a run named by path, by name, or as `latest`: the newest that has a checkpoint.
+    """Return the folder of a run.
+
+    Args:
+        path_or_name: its folder; the folder's name; `run.name`, which stands for the newest run of that name; or
+            `latest`, the newest run that has a checkpoint.
+        runs_dir: `run.dir`.
 
     Raises:
         ConfigError: there is none; names the nearest.
@@ -49,10 +55,20 @@ def find_run(path_or_name: str | Path, runs_dir: Path) -> Path:
     for path in (Path(path_or_name).absolute(), runs_dir / path_or_name):
         if _is_run(path):
             return path
-    near = difflib.get_close_matches(str(path_or_name), [run.name for run in runs], n=3, cutoff=0.4)
+    if named := [run.path for run in runs if run.name.removesuffix(_time_of(run.name)) == str(path_or_name)]:
+        return named[0]
+    if Path(path_or_name).is_file():
+        raise ConfigError(f"{str(path_or_name)!r} is a file. Accepted: a run's folder, its name, or `latest`.")
+    near = difflib.get_close_matches(str(path_or_name), [run.name for run in runs], n=3, cutoff=0.3)
     near = near or [run.name for run in runs[:3]]
     known = f"Nearest: {', '.join(near)}; or `latest`." if near else "There is no run in it."
     raise ConfigError(f"{str(path_or_name)!r} is neither a run folder nor the name of a run in {runs_dir}. {known}")
+
+
+def _time_of(folder: str) -> str:
+    """Return the `-<time>` at the end of a run folder's name, empty where there is none."""
+    found = re.search(r"-\d{8}-\d{6}(-\d+)?$", folder)
+    return found[0] if found else ""
 
 
 def list_runs(runs_dir: Path) -> list[RunInfo]:
@@ -69,7 +85,7 @@ def _info(path: Path) -> RunInfo:
     started = _number(state.get("started"))
     how = summary.get("state") if isinstance(summary.get("state"), str) else None
     is_running = _is_locked(path)
-    env_steps = _number(summary.get("env_steps")) if summary else _checkpointed(path)[0]
+    env_steps = _number(summary.get("env_steps")) if summary else checkpointed(path)[0]
     return RunInfo(
         name=path.name,
         path=path,
@@ -94,12 +110,12 @@ def trained_s(path: Path, is_running: bool = False) -> float | None:
     state, summary = _read_json(path / STATE), _read_json(path / SUMMARY)
     started, last = _number(state.get("started")), _number(summary.get("duration_s"))
     if last is None and started is not None:
-        until = time.time() if is_running else _checkpointed(path)[1]
+        until = time.time() if is_running else checkpointed(path)[1]
         last = None if until is None else max(0.0, until - started)
     return None if last is None else (_number(state.get("earlier_s")) or 0.0) + last
 
 
-def _checkpointed(path: Path) -> tuple[int | None, float | None]:
+def checkpointed(path: Path) -> tuple[int | None, float | None]:
     """Return the env steps of the furthest checkpoint, and when it was written, in seconds since 1970."""
     found = []
     for file in path.glob("checkpoints/checkpoint-*.pt"):

@@ -17,10 +17,9 @@ import sys
 import time
 from pathlib import Path
 
-import psutil
-
+from rltrain import STARTED_S
 from rltrain.config.load import LoadedConfig
-from rltrain.errors import Interrupted, RltrainError, TrainingError
+from rltrain.errors import BootError, Interrupted, RltrainError, TrainingError, WorkerDied
 from rltrain.fields import EnvSpec
 from rltrain.supervisor.boot import Boot
 from rltrain.supervisor.dead_actors import DeadActors
@@ -30,6 +29,7 @@ from rltrain.supervisor.fleet import Fleet
 from rltrain.supervisor.heartbeats import Heartbeats
 from rltrain.supervisor.launcher import Child, Launcher
 from rltrain.supervisor.memory import RunMemory
+from rltrain.supervisor.outcome import end_state, exit_code, stopped_without_learner, summary_of_failed_boot
 from rltrain.supervisor.restarts import Restart, Restarts
 from rltrain.supervisor.roles import plan_roles
 from rltrain.supervisor.rundir import RunFolder, check_writable
@@ -86,9 +86,10 @@ class Supervisor:
         self.restarts = Restarts(self.config.supervision.max_restarts, self.config.supervision.restart_backoff_s)
         self.due: dict[str, float] = {}
         """Name of each process that waits for its restart -> when (monotonic, s)."""
-        self.clock_start: float = time.monotonic() - (time.time() - psutil.Process().create_time())
         self.done: dict | None = None
         self.failure: RltrainError | None = None
+        self.has_given_up = False
+        """There is no learner that could still save something."""
         self.first_update_s: float | None = None
         self.num_restarts = 0
         self.evaluations = Evaluations(self.fleet, self.config.eval.every_env_steps)
@@ -115,22 +116,20 @@ class Supervisor:
             return self.boot.run()
         except RltrainError as error:
             if self.boot.folder is not None and self.boot.memory is not None:
-                env_steps = self.boot.resumed[0] if self.boot.resumed else 0
-                summary = {"state": "failed", "exit_code": error.exit_code, "env_steps": env_steps, "error": str(error)}
-                self.boot.folder.write_summary(summary)
+                self.boot.folder.write_summary(summary_of_failed_boot(error, self.boot.resumed))
             raise
 
     @property
     def now_s(self) -> float:
         """Seconds since this process started."""
-        return time.monotonic() - self.clock_start
+        return time.monotonic() - STARTED_S
 
     # -- watching ---------------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
         """Until the learner has said what it did, or has died."""
         next_tick = time.monotonic()
-        while self.done is None and (self.fleet.children["learner"].is_alive or self._learner_comes_back):
+        while self.done is None and self._has_learner:
             events = self.fleet.poll(max(0.0, min([next_tick, *self.due.values()]) - time.monotonic()))
             for child, message in events.messages:
                 self._on_message(child, message)
@@ -141,7 +140,8 @@ class Supervisor:
                 self._on_stop_request()
             now = time.monotonic()
             for name in [name for name, at in self.due.items() if at <= now]:
-                self._restart(name)
+                if name in self.due:  # it may have come back with the learner
+                    self._restart(name)
             if now >= next_tick:
                 next_tick = now + TICK_S
                 self._tick()
@@ -169,17 +169,20 @@ class Supervisor:
     def _on_stop_request(self) -> None:
         if self.signals.is_urgent:
             raise Interrupted(f"{self.signals.names}: stopped at once, without a checkpoint.", self.signals.numbers[-1])
-        if not self.memory.control.finish:
-            self.monitor.warn(
-                f"{self.signals.names}: finishing the update and writing a checkpoint; again stops at once"
-            )
+        if "learner" in self.due:
+            self._fail(stopped_without_learner(self.fleet.children["learner"], self.signals))
+        elif not self.memory.control.finish:
+            what = "finishing the update and writing a checkpoint; again stops at once"
+            self.monitor.warn(f"{self.signals.names}: {what}")
             self.memory.control.finish = True
 
     # -- deaths -----------------------------------------------------------------------------------------------
 
     @property
-    def _learner_comes_back(self) -> bool:
-        return "learner" in self.due and self.failure is None
+    def _has_learner(self) -> bool:
+        """Whether there is one, or will be again."""
+        comes_back = "learner" in self.due and self.failure is None
+        return not self.has_given_up and (self.fleet.children["learner"].is_alive or comes_back)
 
     def _on_end(self, child: Child) -> None:
         """A child ended while training."""
@@ -193,7 +196,7 @@ class Supervisor:
         elif child.role == "evaluator":
             self.evaluations.abandon()
         elif child.role == "learner" and self.signals:
-            return self._fail(death_error(child))
+            return self._fail(stopped_without_learner(child, self.signals))
         # What it told or reported while starting, it would again.
         may_differ = told is None and (child.is_ready or child.error is None)
         decision = self.restarts.after_death(child.name, time.monotonic(), may_differ)
@@ -239,9 +242,21 @@ class Supervisor:
         try:
             self.boot.again(lambda: self.monitor.tick("starting again"))
         except RltrainError as error:
-            return self._fail(error)
+            return self._on_failed_boot(error)
         self._begin_watch()
         return self.monitor.go_back(self.boot.resumed[0] if self.boot.resumed else 0)
+
+    def _on_failed_boot(self, error: RltrainError) -> None:
+        """Try once more where a process died without a word and the budget allows it; else give up."""
+        self.fleet.kill_all()
+        if isinstance(error, BootError) and error.died is not None:
+            decision = self.restarts.after_death("learner", time.monotonic(), booted=True)
+            if isinstance(decision, Restart):
+                self.due["learner"] = decision.at_s
+                return self.monitor.warn(f"{str(error).splitlines()[0]} {CONSEQUENCE['learner']}, once more.")
+            error = WorkerDied(f"{error}\n{decision.reason}")
+        self.has_given_up = True
+        return self._fail(error)
 
     def _begin_watch(self) -> None:
         self.has_learned = False
@@ -251,13 +266,7 @@ class Supervisor:
     def _tick(self) -> None:
         self.dead_actors.reclaim()
         self.heartbeats.check(self.fleet.alive(), is_learner_exempt=not self.has_learned)
-        self.monitor.tick(self._phase())
-
-    def _phase(self) -> str:
-        if self.signals:
-            return "stopping"
-        evaluated = self.evaluations.line()
-        return f"training, {evaluated}" if evaluated else "training"
+        self.monitor.tick("stopping" if self.signals else self.evaluations.phase())
 
     # -- the end ----------------------------------------------------------------------------------------------
 
@@ -266,19 +275,17 @@ class Supervisor:
         self.memory.control.stop = True
         seconds = self.now_s
         total = self.monitor.total()
-        num_signals = len(self.signals.numbers)
-        for child, message in self.fleet.wait_all(
-            self.config.supervision.shutdown_grace_s, lambda: len(self.signals.numbers) > num_signals
-        ):
+        grace_s, num_signals = self.config.supervision.shutdown_grace_s, len(self.signals.numbers)
+        for child, message in self.fleet.wait_all(grace_s, lambda: len(self.signals.numbers) > num_signals):
             self._on_message(child, message)
         learner = self.fleet.children["learner"]
         if self.done is None and self.failure is None:
             self.failure = death_error(learner)
         done = self.done or last_known(self.memory.rows["learner"], self.folder.checkpoints)
-        code = self._exit_code()
+        code = exit_code(self.failure, self.done, self.signals)
         summary = {
             **done,
-            "state": "failed" if self.failure else done["reason"],
+            "state": end_state(self.failure, done["reason"]),
             "exit_code": code,
             "run_folder": str(self.folder.path),
             "duration_s": seconds,
@@ -297,13 +304,6 @@ class Supervisor:
         if self.failure is not None:
             raise self.failure
         return code
-
-    def _exit_code(self) -> int:
-        if self.failure is not None:
-            return self.failure.exit_code
-        if self.done is not None and self.done["reason"] == "stopped" and self.signals:
-            return 128 + self.signals.first
-        return 0
 
     def close(self) -> None:
         """End every process and give everything back."""

@@ -22,9 +22,14 @@ import signal
 import socket
 import sys
 import traceback
+from pathlib import Path
+from types import TracebackType
 
+from rltrain import registry
 from rltrain.errors import RltrainError
 from rltrain.workers.channel import Channel, ChannelClosed
+
+_PACKAGE = str(Path(__file__).parents[1]) + "/"
 
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
@@ -61,6 +66,7 @@ def run_child(channel_fd: int, parent_pid: int) -> None:
         channel.send({"pid": os.getpid()})
         first, fds = channel.recv(None)
         _configure(first["name"])
+        registry.look_in(first["settings"].get("code_dir", "auto"))
         module = importlib.import_module(f"rltrain.workers.{first['role']}")
         gc.freeze()
         module.main(channel, first["settings"], fds)
@@ -94,13 +100,22 @@ def _flush() -> None:
 def _report(channel: Channel, error: BaseException) -> int:
     """Tell the supervisor first: the log may be gone, as an env is free to close its streams."""
     text = "".join(traceback.format_exception(error))
+    told = "".join(traceback.format_exception(type(error), error, _users_part(error.__traceback__)))
     code = error.exit_code if isinstance(error, RltrainError) else 1
-    report = {"kind": type(error).__name__, "message": str(error), "traceback": text[-20_000:], "exit_code": code}
+    report = {"kind": type(error).__name__, "message": str(error), "traceback": told[-20_000:], "exit_code": code}
     with contextlib.suppress(ChannelClosed, OSError):
         channel.send({"error": report})
     with contextlib.suppress(Exception):
         sys.stderr.write(text)
     return code
+
+
+def _users_part(trace: TracebackType | None) -> TracebackType | None:
+    """Return a traceback from the first frame on that is not rltrain's; the whole one where all are."""
+    part = trace
+    while part is not None and part.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+        part = part.tb_next
+    return part or trace
 
 
 def main() -> None:

@@ -31,6 +31,7 @@ from rltrain.envs.make import EnvGroup, describe, make_group, make_single, recor
 from rltrain.errors import CheckpointError, ShutdownRequested
 from rltrain.fields import EnvSpec
 from rltrain.models import build_model
+from rltrain.registry import look_in
 from rltrain.shm.arena import Arena, ArenaLayout
 from rltrain.shm.control import Control
 from rltrain.shm.counters import CounterBoard
@@ -134,6 +135,7 @@ def evaluate_checkpoint(
     torch.set_num_threads(1)
     checkpoint, warnings, file = CheckpointStore.load(path)
     config = config_from_dict(json.loads(checkpoint["config"]))
+    look_in(config.run.code_dir)
     env = config.env.model_dump(mode="json")
     if video_dir is None:
         group = make_group(env, min(episodes, config.eval.num_envs), seed, FIRST_ENV_INDEX)

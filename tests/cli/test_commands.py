@@ -148,7 +148,11 @@ def test_runs_lists_states_newest_first(tmp_path):
     summary["return_mean"] = 0.952
     (folder / "summary.json").write_text(json.dumps(summary))
     assert any("0.952" in line for line in rltrain("runs", str(tmp_path)).stdout.splitlines())
+    (tmp_path / "none").mkdir()
     assert "No runs" in rltrain("runs", str(tmp_path / "none")).stdout
+    missing = rltrain("runs", str(tmp_path / "nowhere"))
+    assert missing.returncode == 2
+    assert "there is no folder" in missing.stderr
 
 
 @pytest.mark.timeout(120)
@@ -207,3 +211,9 @@ def test_board_serves_until_interrupted(tmp_path):
     finally:
         process.kill()
         process.communicate()
+
+
+def test_resume_under_another_name_is_refused():
+    refused = rltrain("run", "--resume", "latest", "--name", "other")
+    assert refused.returncode == 2
+    assert "a run keeps its name" in refused.stderr

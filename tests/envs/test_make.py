@@ -238,3 +238,8 @@ def test_make_group_registered_env_without_spaces_is_refused_by_name(monkeypatch
 
     with pytest.raises(ConfigError, match=r"Spaceless-v0.* without observation_space and action_space"):
         make_group(section("Spaceless-v0"), 1, 0, 0)
+
+
+def test_make_single_of_a_factory_that_cannot_film_says_what_it_must_take():
+    with pytest.raises(ConfigError, match=r"cannot be filmed: its factory takes no `render_mode`"):
+        make_single(section("tests.toy_envs:Count"), render_mode="rgb_array")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
-from functools import partial
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from torch import nn
 
 from rltrain.errors import ConfigError
 from rltrain.fields import ActionSpec, EnvSpec, LeafSpec
-from rltrain.models import build_model, compile_model
+from rltrain.models import build_model
 from rltrain.models.heads import make_head
 from tests.specs import ALL_ACTIONS, TWO_WAY, VECTOR, env_spec, model_section
 
@@ -301,18 +300,3 @@ def test_own_model_of_the_example_gives_rows_for_policy_and_value():
     assert policy.mode().shape == (3,)
     assert value.shape == (5,)
     assert torch.equal(value, model.value({"obs": torch.ones(5, 4)}))
-
-
-@pytest.mark.parametrize("kind", ["mlp", "tests.models.test_models:OwnModel"])
-def test_compiled_model_runs_compiled_and_gives_the_same(kind, monkeypatch):
-    from torch._dynamo.testing import CompileCounter
-
-    counter = CompileCounter()
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=counter))
-    plain, compiled = (build_model(env_spec(), model_section(kind=kind), False, seed=1) for _ in range(2))
-    compile_model(compiled)
-    obs = observations(VECTOR, 5)
-    (policy, value), (plain_policy, plain_value) = compiled.policy_and_value(obs), plain.policy_and_value(obs)
-    torch.testing.assert_close(value, plain_value)
-    torch.testing.assert_close(policy.entropy(), plain_policy.entropy())
-    assert counter.frame_count > 0

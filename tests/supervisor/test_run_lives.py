@@ -55,3 +55,58 @@ def test_run_goes_on_after_a_death_and_comes_to_the_same_weights(tmp_path, undis
     for tag, curve in scalars(ended.folder).items():
         steps = [step for step, _ in curve]
         assert steps == sorted(set(steps)), tag
+
+
+def begun(folder, **options) -> Running:
+    """Start a long run; returns it once it trains."""
+    endless = {"run.total_env_steps": 10**9, "checkpoint.every_env_steps": 2048, "supervision.restart_backoff_s": 0.05}
+    return train(folder, {**endless, **{name.replace("__", "."): value for name, value in options.items()}})
+
+
+def test_stop_while_the_learner_is_dead_ends_the_run_and_says_what_is_lost(tmp_path):
+    with begun(tmp_path, supervision__restart_backoff_s=60.0) as run:
+        run.wait_training()["learner"].send_signal(signal.SIGKILL)
+        until(lambda: "learner was killed by SIGKILL" in run.out.read_text(), "the death is noticed")
+        run.signal(signal.SIGINT)
+        ended = run.end(20)
+        until(lambda: not run.survivors(), "no process is left", limit_s=10)
+    assert ended.returncode == 130
+    assert ended.summary["state"] == "stopped"
+    assert "stopped without a checkpoint, as the learner had died" in ended.stderr
+    assert "finishing the update" not in ended.stdout
+
+
+def test_learner_and_server_killed_together_come_back(tmp_path):
+    with begun(tmp_path, run__total_env_steps=20_000, supervision__restart_backoff_s=0.0) as run:
+        workers = run.wait_training()
+        run.signal(signal.SIGSTOP)
+        for name in VICTIMS:
+            workers[name].send_signal(signal.SIGKILL)
+        run.signal(signal.SIGCONT)
+        ended = run.end().finished()
+    assert ended.summary["restarts"] in (1, 2)
+    assert ended.summary["env_steps"] >= 20_000
+
+
+@pytest.mark.parametrize("name", VICTIMS)
+def test_process_killed_while_the_run_starts_again_is_tried_once_more(tmp_path, name):
+    with begun(tmp_path, run__total_env_steps=20_000) as run:
+        before = run.wait_training()
+        before["learner"].send_signal(signal.SIGKILL)
+        until(lambda: run.children().get(name, before[name]).pid != before[name].pid, "another one")
+        run.children()[name].send_signal(signal.SIGKILL)
+        ended = run.end().finished()
+    assert ended.summary["env_steps"] >= 20_000
+
+
+def test_env_that_cannot_be_built_again_ends_the_run_with_its_words(tmp_path):
+    flag = tmp_path / "flag"
+    with begun(tmp_path, env__id="tests.rude_envs:Refuse", env__kwargs__flag=str(flag)) as run:
+        workers = run.wait_training()
+        flag.touch()
+        workers["learner"].send_signal(signal.SIGKILL)
+        ended = run.end(40)
+        until(lambda: not run.survivors(), "no process is left", limit_s=10)
+    assert ended.returncode == 3
+    assert "the licence is used up" in ended.stderr
+    assert ended.summary["state"] == "failed"

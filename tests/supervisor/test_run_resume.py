@@ -223,3 +223,40 @@ def test_checkpoint_of_another_schedule_is_resumed_in_overlap(tmp_path, schedule
     assert ended.summary["env_steps"] >= 4096
     assert ended.summary["policy_version"] > version
     assert "the checkpoint holds no weights before its own" in ended.stdout + ended.stderr
+
+
+OWN = """
+from tests.toy_envs import Count
+
+def make_env(): return Count(n=5, reward={reward})
+"""
+
+
+def test_run_remembers_the_folder_of_its_own_code(tmp_path):
+    """Evaluated and resumed from a folder that holds another module of the same name."""
+    home, other = tmp_path / "home", tmp_path / "other"
+    for folder, reward in ((home, 1), (other, 7)):
+        folder.mkdir()
+        (folder / "own_code.py").write_text(OWN.format(reward=reward))
+    with train(home, {"env.id": "own_code:make_env"}) as run:
+        made = run.end().finished().folder
+    with Running(other, "eval", str(made), "--json", "--episodes", "1") as run:
+        assert json.loads(run.end().finished().stdout)["return_mean"] == 5.0
+    with Running(other, "run", "--resume", str(made), "--set", "run.total_env_steps=2048") as run:
+        run.end().finished()
+    assert json.loads((made / "summary.json").read_text())["return_mean"] == 5.0
+    with Running(other, "run", "--resume", str(made)) as run:
+        ended = run.end()
+    assert ended.returncode == 2
+    assert "has learned from all of its 2,048 env steps" in ended.stderr
+    assert "--set run.total_env_steps=4096" in ended.stderr
+
+
+def test_error_of_an_own_env_begins_with_the_users_line(tmp_path):
+    (tmp_path / "own_code.py").write_text("from os import nothing\n")
+    with train(tmp_path, {"env.id": "own_code:make_env"}) as run:
+        ended = run.end()
+    assert ended.returncode == 3
+    assert "rltrain/workers" not in ended.stderr
+    assert "own_code.py" in ended.stderr
+    assert "While importing 'own_code' for env.id = 'own_code:make_env'" in ended.stderr

@@ -14,7 +14,7 @@ import pytest
 
 from rltrain.errors import ConfigError
 from rltrain.supervisor import rundir
-from rltrain.supervisor.run_list import list_runs
+from rltrain.supervisor.run_list import find_run, list_runs
 from rltrain.supervisor.rundir import RunFolder, check_writable
 
 
@@ -275,3 +275,12 @@ def test_write_summary_on_a_full_disk_leaves_the_old_one(mount_small_disk):
 def test_rundir_imports_no_torch():
     code = "import sys, rltrain.supervisor.rundir, rltrain.supervisor.logs; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=30)
+
+
+def test_find_run_takes_the_name_that_was_given_as_the_newest_run_of_that_name(tmp_path):
+    finished_run(tmp_path, "cart", started=1.0)
+    newest = finished_run(tmp_path, "cart", started=2.0)
+    finished_run(tmp_path, "cart-pole", started=3.0)
+    assert find_run("cart", tmp_path) == newest
+    with pytest.raises(ConfigError, match="Nearest: cart-"):
+        find_run("card", tmp_path)

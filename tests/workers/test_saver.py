@@ -208,7 +208,8 @@ def test_run_and_evaluation_take_the_newest_good_checkpoint_and_refuse_a_wrong_o
     assert "version is -5" in ended.stderr
     assert (folder.parent / f"eval-{good.stem}-seed0.json").exists()
     good.unlink()
-    with Running(tmp_path / "one", "eval", str(wrong), *evaluate) as one, resume(tmp_path) as run:
+    more = ("--set", "run.total_env_steps=4096")
+    with Running(tmp_path / "one", "eval", str(wrong), *evaluate) as one, resume(tmp_path, *more) as run:
         for ended in (one.end(), run.end()):
             assert ended.returncode == 5, ended.stderr
             assert f"{wrong.name} is damaged or not a checkpoint of rltrain: version is -5" in ended.stderr
