@@ -85,7 +85,7 @@ def _shared_memory() -> str:
     path = Path("/dev/shm")
     if not path.is_dir():
         return "not there; not needed"
-    return f"{shutil.disk_usage(path).total / 2**20:.0f} MiB; does not matter, nothing is put there"
+    return f"{shutil.disk_usage(path).total / 2**20:.0f} MiB; not used"
 
 
 def _limit(number: int, unit: int, meaning: str) -> str:

@@ -26,9 +26,11 @@ from rltrain.errors import ConfigError
 def command(
     run: str, episodes: int, stochastic: bool, seed: int, video_dir: Path | None, as_json: bool
 ) -> int:
-    """Play episodes with the policy of a run (its folder, its name, or `latest`) or of one checkpoint file.
+    """Play episodes with the policy of a run or of one checkpoint file.
 
-    A name and `latest` are looked for in runs/; of runs elsewhere (run.dir) give the folder.
+    RUN is a run's folder, its name (of several, the newest), or `latest`: the newest run with a checkpoint. A name and
+    `latest` are looked for in runs/; of runs elsewhere (run.dir) give the folder. A module of your own is looked for in
+    the folder that the run was started in. The JSON of an earlier evaluation with the same seed is replaced.
 
     Prints mean, standard deviation and lengths, and writes them as JSON into the run folder.
 

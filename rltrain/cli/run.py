@@ -19,9 +19,9 @@ if TYPE_CHECKING:
               help="Set one option over the file's value; may be given several times.")
 @click.option("--name", help="Name of the run: run.name.")
 @click.option("--seed", type=int, help="Seed of everything: run.seed.")
-@click.option("--resume", metavar="RUN", help="Continue a run: its folder, its name, or `latest`. CONFIG is then "
-              "the one in its folder unless given; a name and `latest` are looked for in runs/, or in the "
-              "run.dir of CONFIG or of --set.")
+@click.option("--resume", metavar="RUN", help="Continue a run: its folder, its name (of several, the newest), or "
+              "`latest`, the newest with a checkpoint. CONFIG is then the one in its folder unless given; a name and "
+              "`latest` are looked for in runs/, or in the run.dir of CONFIG or of --set.")
 @click.option("--no-dashboard", is_flag=True, help="Print plain lines instead of the live dashboard.")
 def command(
     config: Path | None, overrides: tuple[str, ...], name: str | None, seed: int | None, resume: str | None,

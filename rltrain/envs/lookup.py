@@ -145,7 +145,7 @@ def missing_package(env_id: str, error: BaseException) -> str:
         return f"env.id = {env_id!r} cannot be built: {error}. Install the package that it names."
     return (
         f"env.id = {env_id!r} needs the package {module!r}, which is not installed{_reason(error)}. "
-        f'Run `pip install ".[{extra}]"` in the folder of rltrain.'
+        f'Run `pip install -c tools/constraints.txt ".[{extra}]"` in the folder of rltrain.'
     )
 
 

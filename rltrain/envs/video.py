@@ -35,5 +35,5 @@ def record_episodes(single: gymnasium.Env, video_dir: Path) -> gymnasium.Env:
     except gymnasium.error.DependencyNotInstalled as error:
         raise ConfigError(
             f"{name} cannot be filmed: a package that writes videos is not installed. "
-            'Run `pip install ".[video]"` in the folder of rltrain.'
+            'Run `pip install -c tools/constraints.txt ".[video]"` in the folder of rltrain.'
         ) from error

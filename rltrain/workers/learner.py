@@ -207,8 +207,8 @@ class Learner:
             log.warning("skipped a non-finite update: update=%d in_a_row=%d", self.state.updates, bad)
         if bad >= self.config.learner.max_bad_updates:
             raise TrainingError(
-                f"non-finite loss at update {self.state.updates}: {bad} updates in a row were skipped "
-                f"(learner.max_bad_updates = {self.config.learner.max_bad_updates}).\n"
+                f"non-finite loss at update {self.state.updates}: {bad} updates in a row were skipped, counted "
+                f"batch by batch; learner.max_bad_updates = {self.config.learner.max_bad_updates} is the limit.\n"
                 f"Lower algo.{self.config.algo.name}.learning_rate, or look at the env's observations and rewards. "
                 f"Last checkpoint: {self.saver.last or 'none'}."
             )

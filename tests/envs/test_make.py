@@ -61,7 +61,7 @@ def test_make_group_missing_package_names_the_extra(env_id, module, extra, monke
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, module, None)
     said = refusal(section(env_id))
-    assert f'pip install ".[{extra}]"' in said
+    assert f'pip install -c tools/constraints.txt ".[{extra}]"' in said
     assert said.count("pip install") == 1
 
 
@@ -225,7 +225,7 @@ def test_record_episodes_without_a_video_package_gives_one_advice(tmp_path, monk
     env = section("tests.toy_envs:Spy")
     with pytest.raises(ConfigError) as caught:
         record_episodes(make_single(env, render_mode="rgb_array"), tmp_path)
-    assert 'pip install ".[video]"' in str(caught.value)
+    assert 'pip install -c tools/constraints.txt ".[video]"' in str(caught.value)
     assert str(caught.value).count("pip install") == 1
 
 
