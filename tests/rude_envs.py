@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -72,3 +73,20 @@ class Refuse(Count):
         super().__init__(n)
         if os.path.exists(flag):
             raise RuntimeError("the licence is used up")
+
+
+class BoomEarly(Count):
+    """Raises at its step 5, while the evaluator still builds its own for three seconds."""
+
+    def __init__(self, n: int = 20):
+        super().__init__(n)
+        if Path("/proc/self/comm").read_text().startswith("rl:evaluator"):
+            time.sleep(3)
+        self.num_steps = 0
+
+    def step(self, action: Any):
+        """Raise if the time has come."""
+        self.num_steps += 1
+        if self.num_steps == 5:
+            raise ValueError("boom")
+        return super().step(action)

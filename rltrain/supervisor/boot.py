@@ -66,6 +66,7 @@ class Boot:
         self.device = config.learner.device
         """Where the learner trains; resolved once it has answered."""
         self._replies: dict[str, dict[str, Any]] = {}
+        self._ended: list[Child] = []
         self._is_first = True
         self._on_wait: Callable[[], None] = lambda: None
 
@@ -85,8 +86,9 @@ class Boot:
             for child, message in events.messages:
                 self._hear(child, message)
             for child in fleet.children.values():
-                if not child.is_alive or child.error is not None:
+                if (not child.is_alive or child.error is not None) and not self._may_wait(child):
                     raise boot_error(child)
+            self._ended += [child for child in events.ended if self._may_wait(child)]
             fleet.launcher.check_zygote()
             if self.signals:
                 what = "nothing was trained" if self._is_first else "resume from the last checkpoint"
@@ -119,8 +121,19 @@ class Boot:
         settings = {**plan.settings, "resume": str(self.folder.path) if self.is_resume else None}
         self.fleet.plans["learner"] = replace(plan, settings=settings)
         self.spec, self.resumed, self.start_version, self._replies = None, None, 0, {}
+        self._ended = []
         self._is_first, self._on_wait = False, on_wait
         self.run()
+
+    def take_ended(self) -> list[Child]:
+        """Return, once, those that became ready and ended while others were still starting."""
+        ended, self._ended = self._ended, []
+        return ended
+
+    @staticmethod
+    def _may_wait(child: Child) -> bool:
+        """Whether the end of this child is one while training, though others still start."""
+        return child.is_ready and child.role != "learner"
 
     def send_layout(self, child: Child) -> None:
         """Tell a process where everything lies; what it needs to attach and become ready."""

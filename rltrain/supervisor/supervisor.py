@@ -133,7 +133,7 @@ class Supervisor:
             events = self.fleet.poll(max(0.0, min([next_tick, *self.due.values()]) - time.monotonic()))
             for child, message in events.messages:
                 self._on_message(child, message)
-            for child in events.ended:
+            for child in [*self.boot.take_ended(), *events.ended]:
                 self._on_end(child)
             self.evaluations.ask(int(self.memory.rows["learner"].get("env_steps")))
             if self.signals:

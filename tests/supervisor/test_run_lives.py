@@ -110,3 +110,12 @@ def test_env_that_cannot_be_built_again_ends_the_run_with_its_words(tmp_path):
     assert ended.returncode == 3
     assert "the licence is used up" in ended.stderr
     assert ended.summary["state"] == "failed"
+
+
+def test_actor_that_dies_while_another_process_still_starts_died_in_training(tmp_path):
+    options = {"eval.every_env_steps": 1024, "supervision.max_restarts": 0}
+    with train(tmp_path, {"env.id": "tests.rude_envs:BoomEarly", **options}) as run:
+        ended = run.end(40)
+    assert ended.returncode == 4, ended.stderr
+    assert "ValueError: boom" in ended.stderr
+    assert "while starting" not in ended.stderr
