@@ -2,6 +2,7 @@
 
     RltrainError                    1
     ├── ConfigError                 2   the configuration or the command line is wrong; nothing was created
+    ├── InternalError               1   the supervisor itself failed: a fault of rltrain
     ├── BootError                   3   a process failed while starting; not restarted
     ├── WorkerDied                  4   a process died more often than the limit allows
     ├── TrainingError               5   training diverged, or an environment sent invalid data
@@ -34,6 +35,10 @@ class ConfigError(RltrainError):
     def __init__(self, problems: str | list[str]):
         self.problems = [problems] if isinstance(problems, str) else list(problems)
         super().__init__("\n".join(self.problems))
+
+
+class InternalError(RltrainError):
+    """The supervisor failed in a way that nobody foresaw; the traceback is part of the message."""
 
 
 class BootError(RltrainError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -90,3 +91,11 @@ class BoomEarly(Count):
         if self.num_steps == 5:
             raise ValueError("boom")
         return super().step(action)
+
+
+class WithChild(Count):
+    """Starts a program of its own, and prints its pid."""
+
+    def __init__(self, n: int = 20):
+        super().__init__(n)
+        print(subprocess.Popen(["sleep", "300"]).pid, flush=True)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -24,7 +25,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         code = run_app(arguments)
     except KeyboardInterrupt:
         print("error: interrupted", file=sys.stderr)
-        code = INTERRUPTED_EXIT_CODE
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError):
+                stream.flush()
+        # Not sys.exit: an interrupt that came while a dataclass was made has Python end itself by SIGINT instead.
+        os._exit(INTERRUPTED_EXIT_CODE)
     sys.exit(code)
 
 

@@ -45,7 +45,7 @@ def command(
     from rltrain.supervisor.logs import OutputPump
 
     launcher = Launcher(OutputPump())
-    launcher.start_zygote()  # torch takes seconds to import: it does so while the configuration is read
+    launcher.start_zygotes()  # torch takes seconds to import: it does so while the configuration is read
     try:
         loaded, folder = _load(config, list(overrides), name, seed, resume)
         for note in loaded.adjustments:

@@ -21,6 +21,9 @@ class EnvGroup(Protocol):
     action_space: spaces.Space
     is_native: bool
     max_episode_steps: int | None
+    stepping: memoryview
+    """int64 words `env_index, num_envs, env_steps` of what is stepped just now, for whoever finds this process dead;
+    see `shm.counters.CounterRow.stepping`."""
 
     def reset(self, obs_out: dict[str, np.ndarray]) -> None:
         """Begin new episodes and write their first observations; only the first reset of an env is seeded.

@@ -65,6 +65,7 @@ class NativeGroup:
         self._zeros = np.zeros(self.num_envs, np.float32)
         self._first_obs: dict[str, np.ndarray] | None = None
         self._snapshots = SnapshotSlot([self._episodes, env])
+        self.stepping = memoryview(bytearray(24)).cast("q")
 
     def reset(self, obs_out: dict[str, np.ndarray]) -> None:
         """Begin new episodes; see `group.EnvGroup.reset`."""
@@ -80,6 +81,7 @@ class NativeGroup:
         episodes.begun_at[...] = episodes.num_rows
         episodes.returns[...] = 0.0
         episodes.ended[...] = episodes.any_ended = False
+        self._say_stepping(0)
         try:
             answer = self._env.reset(seed=seed)  # type: ignore[arg-type]  # many take one seed each, too
         except Exception as error:
@@ -95,6 +97,7 @@ class NativeGroup:
         self._first_obs = None
         episodes = self._episodes
         env_actions = self._convert(actions)
+        self._say_stepping(episodes.num_rows + 1)
         try:
             answer = self._env.step(env_actions)
         except Exception as error:
@@ -142,6 +145,9 @@ class NativeGroup:
     def close(self) -> None:
         """Close the vector env."""
         self._env.close()
+
+    def _say_stepping(self, env_steps: int) -> None:
+        self.stepping[0], self.stepping[1], self.stepping[2] = self._first_env_index, self.num_envs, env_steps
 
     def _seed(self) -> int | list[int] | np.ndarray:
         """Return the seed argument of the first reset: one each where that is known to work, else one for all."""

@@ -62,6 +62,7 @@ class SingleGroup:
         self._first_obs: dict[str, np.ndarray] | None = None
         self._snapshots = SnapshotSlot([self._episodes, *envs])
         self._has_warned_of_info = False
+        self.stepping = memoryview(bytearray(24)).cast("q")
 
     def reset(self, obs_out: dict[str, np.ndarray]) -> None:
         """Begin new episodes; see `group.EnvGroup.reset`."""
@@ -90,6 +91,8 @@ class SingleGroup:
         dtype, shape = (leaf.dtype, leaf.spec.shape) if rows.is_flat else (None, None)
         out = obs_out[leaf.spec.name]
         ndarray = np.ndarray
+        stepping, first, steps_before = self.stepping, self._first_env_index, episodes.steps_before
+        stepping[1] = 1
         i = 0
         try:
             for i, step in enumerate(self._steps):
@@ -98,8 +101,10 @@ class SingleGroup:
                     reward[i] = 0.0
                     valid[i] = False
                     continue
+                length = lengths[i] + 1
+                stepping[0], stepping[2] = first + i, steps_before[i] + length
                 obs, got, has_terminated, has_truncated, info = step(env_actions[i])
-                length = lengths[i] = lengths[i] + 1
+                lengths[i] = length
                 if got.__class__ is not float or not -LARGEST_REWARD <= got <= LARGEST_REWARD:
                     got = as_reward(got)
                 returns[i] += got
@@ -159,6 +164,7 @@ class SingleGroup:
         episodes.steps_before[i] += episodes.lengths[i]
         episodes.lengths[i], episodes.returns[i] = 0, 0.0
         episodes.numbers[i] += 1
+        self.stepping[0], self.stepping[1], self.stepping[2] = self._first_env_index + i, 1, 0
         try:
             answer = self._envs[i].reset(seed=self._seeds[i]) if episodes.numbers[i] == 1 else self._envs[i].reset()
             obs, info = _unpack_reset(answer)

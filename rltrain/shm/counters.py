@@ -58,8 +58,9 @@ BIN_EDGES = np.concatenate([np.arange(0, 16), 16 * 2.0 ** (np.arange(1, NUM_BINS
 """Lower edges of the histogram bins: whole numbers up to 16, then four bins for each doubling (to 1.8e7)."""
 
 _MAX_STATES, _MAX_COUNTERS, _MAX_HISTOGRAMS = 12, 24, 4
-_STATE_AT = 8
-"""Before it: pid, heartbeat_ns, state, state_since_ns, number of lives, three free words."""
+_STEPPING_AT, _STEPPING_WORDS = 5, 5
+_STATE_AT = 10
+"""Before it: pid, heartbeat_ns, state, state_since_ns, number of lives, and the five words of `stepping`."""
 _COUNTER_AT = _STATE_AT + _MAX_STATES
 _HISTOGRAM_AT = _COUNTER_AT + _MAX_COUNTERS
 ROW_WORDS = _HISTOGRAM_AT + _MAX_HISTOGRAMS * NUM_BINS
@@ -128,6 +129,17 @@ class CounterRow:
         at = self._histogram_at[histogram]
         bins = np.clip(np.searchsorted(BIN_EDGES, values, side="right") - 1, 0, NUM_BINS - 1)
         self._words[at : at + NUM_BINS] += np.bincount(bins, minlength=NUM_BINS)
+
+    @property
+    def stepping(self) -> memoryview:
+        """What an actor steps just now, five int64 words written by its loop and read once it has died.
+
+        env_index  of the env in the whole run; of a vector env, of its first
+        num_envs   stepped at once: 1, or the size of the vector env
+        env_steps  number of the step within this life of the env, counted from 1; 0 for a reset
+        slot, step the row of the ring with the actions
+        """
+        return self._words[_STEPPING_AT : _STEPPING_AT + _STEPPING_WORDS].data
 
     # -- reading (supervisor) ---------------------------------------------------------------------------------
 

@@ -89,7 +89,7 @@ class Boot:
                 if (not child.is_alive or child.error is not None) and not self._may_wait(child):
                     raise boot_error(child)
             self._ended += [child for child in events.ended if self._may_wait(child)]
-            fleet.launcher.check_zygote()
+            fleet.launcher.check_zygotes()
             if self.signals:
                 what = "nothing was trained" if self._is_first else "resume from the last checkpoint"
                 raise Interrupted(f"Stopped while starting; {what}.", self.signals.first)

@@ -64,12 +64,19 @@ def why_it_ended(child: Child) -> str:
     return ": ".join([child.error["kind"], *child.error["message"].splitlines()[:1]])
 
 
-def death_error(child: Child, reason: str = "") -> RltrainError:
-    """Return the error of a child whose end ends the run; `reason`, a sentence, says why it is not restarted."""
+def death_error(child: Child, place: str = "", reason: str = "") -> RltrainError:
+    """Return the error of a child whose end ends the run.
+
+    Args:
+        child: which ended.
+        place: where it was, words after a space.
+        reason: why it is not restarted, a sentence.
+    """
     told = told_error(child)
     if told is not None:
         return told
-    lines = [f"{child.name} (pid {child.pid}) {child.describe_end()}.{child.hint()}{' ' + reason if reason else ''}"]
+    end = f"{child.name} (pid {child.pid}) {child.describe_end()}{place}.{child.hint()}"
+    lines = [f"{end} {reason}" if reason else end]
     lines += [child.error["traceback"] if child.error else log_tail(child)]
     lines.append(f"Its log: {child.log.path}")
     return WorkerDied("\n".join(lines))

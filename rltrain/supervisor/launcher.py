@@ -1,7 +1,7 @@
 """Starting processes and hearing of their end.
 
-Actors are executed afresh and never load torch; the other roles are forked from a zygote that has loaded it. All of
-them become children of this process (a subreaper), die with it, and write stdout and stderr into pipes.
+All are forked from zygotes that have loaded what they need, so that a restart takes milliseconds. They become children
+of this process (a subreaper), die with it, and write stdout and stderr into pipes.
 """
 
 from __future__ import annotations
@@ -9,22 +9,14 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 
-import rltrain
-from rltrain.errors import BootError
 from rltrain.supervisor.logs import BoundedLog, OutputPump
+from rltrain.supervisor.zygotes import Zygote
 from rltrain.workers.channel import Channel, ChannelClosed
-from rltrain.workers.child import ENDING_SIGNALS
 
 _PR_SET_CHILD_SUBREAPER = 36
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
 
 @dataclass
@@ -68,37 +60,29 @@ class Child:
         return " The kernel does that when memory runs out." if is_killed else ""
 
 
-@dataclass
 class Launcher:
-    """Starts children and reaps them. One for each run, used by one thread."""
+    """Starts children and reaps them. One for each run, used by one thread.
 
-    pump: OutputPump
-    zygote: subprocess.Popen | None = None
-    zygote_channel: Channel | None = None
-    zygote_log: BoundedLog = field(default_factory=lambda: BoundedLog(1 << 20))
-    statuses: dict[int, int] = field(default_factory=dict)
-    """Exit codes by pid, of children that were reaped before their first message told whose pid it is."""
+    Args:
+        pump: reads their output.
+    """
 
-    def start_zygote(self) -> None:
-        """Start the process that imports torch; does not wait for it."""
+    def __init__(self, pump: OutputPump):
+        self.pump = pump
+        self.zygotes = {kind: Zygote(kind, pump) for kind in ("torch", "plain")}
+        self.statuses: dict[int, int] = {}
+        """Exit codes by pid, of children that were reaped before their first message told whose pid it is."""
+
+    def start_zygotes(self) -> None:
+        """Start the processes that fork the children; does not wait for them."""
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-        self.zygote_channel, theirs = Channel.pair()
-        out_read, out_write = os.pipe()
-        with _ending_signals_blocked():
-            self.zygote = subprocess.Popen(
-                _command("zygote", theirs.fileno()),
-                stdin=subprocess.DEVNULL, stdout=out_write, stderr=out_write, pass_fds=[theirs.fileno()],
-                env={"OPENBLAS_NUM_THREADS": "1", **os.environ},  # its pool would be a thread before the forks
-            )
-        os.close(out_write)
-        theirs.close()
-        self.pump.register(out_read, self.zygote_log)
+        for zygote in self.zygotes.values():
+            zygote.start()
 
-    def check_zygote(self) -> None:
-        """Raise BootError when the zygote has ended: torch could not be imported."""
-        if self.zygote is not None and self.zygote.pid in self.statuses:
-            tail = "\n".join(self.zygote_log.tail(20))
-            raise BootError(f"The process that imports torch ended with {self.statuses[self.zygote.pid]}.\n{tail}")
+    def check_zygotes(self) -> None:
+        """Raise BootError when one has ended: what it imports is broken."""
+        for zygote in self.zygotes.values():
+            zygote.check(self.statuses)
 
     def start(self, name: str, role: str, row: int, settings: dict, log: BoundedLog, needs_torch: bool) -> Child:
         """Start a child; does not wait for it.
@@ -109,22 +93,11 @@ class Launcher:
             row: its counter row.
             settings: what its `main` gets, JSON-able.
             log: where its output goes.
-            needs_torch: fork it from the zygote instead of executing it afresh.
+            needs_torch: fork it from the zygote that has loaded torch.
         """
         channel, theirs = Channel.pair()
         out_read, out_write = os.pipe()
-        pid: int | None = None
-        if needs_torch:
-            self._fork_from_zygote(theirs.fileno(), out_write)  # it will say what its pid is
-        else:
-            with _ending_signals_blocked():
-                process = subprocess.Popen(
-                    _command("child", theirs.fileno()),
-                    stdin=subprocess.DEVNULL, stdout=out_write, stderr=out_write, pass_fds=[theirs.fileno()],
-                    env=_one_thread_environment(),
-                )
-            process.returncode = 0  # reaped by `reap`, not by Popen
-            pid = process.pid
+        self.zygotes["torch" if needs_torch else "plain"].fork(theirs.fileno(), out_write)
         os.close(out_write)
         theirs.close()
         self.pump.register(out_read, log)
@@ -132,16 +105,7 @@ class Launcher:
             channel.send({"name": name, "role": role, "settings": settings})
         except ChannelClosed:
             pass  # it has ended already, which is found like any other end
-        return Child(name, role, row, channel, log, time.monotonic(), pid)
-
-    def _fork_from_zygote(self, channel_fd: int, out_fd: int) -> None:
-        request = {"fork": True}, (channel_fd, out_fd, out_fd)
-        assert self.zygote_channel is not None, "start_zygote comes first"
-        try:
-            self.zygote_channel.send(*request)
-        except ChannelClosed:
-            self.start_zygote()
-            self.zygote_channel.send(*request)
+        return Child(name, role, row, channel, log, time.monotonic())
 
     def reap(self, children: list[Child]) -> list[Child]:
         """Return the children that have ended since the last call."""
@@ -162,42 +126,9 @@ class Launcher:
         return ended
 
     def close(self) -> None:
-        """End the zygote."""
-        if self.zygote is not None and self.zygote_channel is not None:
-            self.zygote_channel.close()
-            self.zygote.kill()
-            self.zygote.returncode = 0
-            try:
-                os.waitpid(self.zygote.pid, 0)
-            except ChildProcessError:
-                pass
-            self.zygote = None
-
-
-def _command(module: str, channel_fd: int) -> list[str]:
-    """The command line of `rltrain.workers.<module>`, of this very package wherever it was imported from.
-
-    `-P`: the working directory must not come first, where a folder named like one of our modules may lie.
-    """
-    code = (
-        f"import sys; sys.argv[1] in sys.path or sys.path.insert(0, sys.argv[1]); "
-        f"from rltrain.workers.{module} import main; main()"
-    )
-    package_root = str(Path(rltrain.__file__).parent.parent)
-    return [sys.executable, "-P", "-c", code, package_root, str(channel_fd), str(os.getpid())]
-
-
-@contextmanager
-def _ending_signals_blocked() -> Iterator[None]:
-    """Start a child deaf to Ctrl-C and SIGTERM, until it has said that it ignores them.
-
-    A terminal sends Ctrl-C to the whole group, and an interpreter that is just starting would die of it.
-    """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING_SIGNALS)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        """End the zygotes."""
+        for zygote in self.zygotes.values():
+            zygote.close()
 
 
 def _kill_group(leader: int) -> None:
@@ -206,11 +137,6 @@ def _kill_group(leader: int) -> None:
         os.killpg(leader, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
         pass
-
-
-def _one_thread_environment() -> dict[str, str]:
-    """The environment of a process that should compute on one thread; the user's own settings win."""
-    return {**{name: "1" for name in THREAD_VARIABLES}, **os.environ}
 
 
 def end(child: Child, number: int) -> None:

@@ -39,8 +39,8 @@ class Restarts:
 
     Args:
         max_restarts: restarts of one process before the run stops, `supervision.max_restarts`.
-        backoff_s: wait before the first restart, `supervision.restart_backoff_s`; doubled for each further one, at
-            most 30 s.
+        backoff_s: wait before the second restart in a row, `supervision.restart_backoff_s`; doubled for each further
+            one, at most 30 s. The first comes at once: most deaths are single ones, and all others wait for it.
     """
 
     def __init__(self, max_restarts: int, backoff_s: float):
@@ -68,7 +68,8 @@ class Restarts:
                 f"{name} died {_times(history.restarts + 1)}, supervision.max_restarts = {self.max_restarts}. "
                 "Look at its log for the cause; a larger max_restarts tolerates more."
             )
-        at_s = now_s + min(LONGEST_BACKOFF_S, self.backoff_s * 2.0 ** min(history.restarts, 64))
+        wait_s = self.backoff_s * 2.0 ** min(history.restarts - 1, 64) if history.restarts else 0.0
+        at_s = now_s + min(LONGEST_BACKOFF_S, wait_s)
         history.restarts += 1
         history.started_s = at_s
         return Restart(at_s)

@@ -18,7 +18,7 @@ class RolePlan:
         role: its role; also the module under `rltrain.workers`.
         row: its counter row.
         settings: what its `main` gets.
-        needs_torch: whether it is forked from the zygote.
+        needs_torch: whether it is forked from the zygote that has loaded torch.
         lanes: the lanes it owns (actors).
     """
 

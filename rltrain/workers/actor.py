@@ -101,6 +101,9 @@ class Actor:
         self.obs_names = [f.name for f in self.schema.fields if f.name.split(".")[0] == "obs"]
         first_lane = settings["index"] * settings["groups"]
         self.lanes = [Lane(first_lane + i, group, self._obs_buffers()) for i, group in enumerate(groups)]
+        self.stepping = self.counters.stepping
+        for group in groups:
+            group.stepping = self.stepping
         self.published = 0
         """Fragments of this life, below the number of the life: see `FragmentMeta.sequence`."""
 
@@ -136,7 +139,7 @@ class Actor:
         """
         lanes = self.lanes
         length = self.schema.fragment_length
-        enter = self.counters.enter
+        enter, stepping = self.counters.enter, self.stepping
         while True:
             is_idle = True
             for lane in lanes:
@@ -146,6 +149,7 @@ class Actor:
                 is_idle = False
                 self._await_reply(lane)
                 enter("env_step")
+                stepping[3], stepping[4] = slot, lane.step
                 action, obs_out, outputs = self._rows_of(lane, slot)[lane.step]
                 lane.group.step(action, obs_out, *outputs)
                 lane.step += 1

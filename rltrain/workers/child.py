@@ -5,8 +5,7 @@ Written by, read by: this process alone.
 Blocks on: the first message (role and settings). Unblocked by: the supervisor.
 If the peer dies: the kernel kills this process (PR_SET_PDEATHSIG).
 
-Started in two ways. Actors are executed afresh (`main` below) and never load torch. Roles
-that need torch are forked from the zygote (`zygote.py`), which has imported it once for all of them.
+Every child is forked from a zygote (`zygote.py`), which has imported what its role needs.
 """
 
 from __future__ import annotations
@@ -87,7 +86,12 @@ def _configure(name: str) -> None:
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format=f"%(asctime)s {name} %(levelname)s %(message)s", force=True
     )
-    ctypes.CDLL(None).prctl(_PR_SET_NAME, f"rl:{name}"[:15].encode())
+    name_process(f"rl:{name}")
+
+
+def name_process(name: str) -> None:
+    """Set what `ps` and `top` call this process; at most 15 bytes are kept."""
+    ctypes.CDLL(None).prctl(_PR_SET_NAME, name[:15].encode())
 
 
 def _flush() -> None:
@@ -116,8 +120,3 @@ def _users_part(trace: TracebackType | None) -> TracebackType | None:
     while part is not None and part.tb_frame.f_code.co_filename.startswith(_PACKAGE):
         part = part.tb_next
     return part or trace
-
-
-def main() -> None:
-    """Run the child of the command line: package root, channel's descriptor, supervisor's pid."""
-    run_child(int(sys.argv[2]), int(sys.argv[3]))

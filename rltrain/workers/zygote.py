@@ -1,7 +1,9 @@
-"""The zygote: imports torch once, then forks every process that needs it.
+"""A zygote: imports once what other processes need, then forks them.
 
-Importing torch takes more than a second of CPU; learner, server and evaluator would each pay it, on a small machine
-one after the other. The zygote never starts a thread and never touches CUDA, so forking it is safe.
+Importing torch takes more than a second of CPU, gymnasium a third of one; learner, server and evaluator, or every
+actor, would each pay it, on a small machine one after the other, and at every restart again. So there are two: `torch`
+forks the processes that compute, `plain` the actors, which never load torch. A zygote never starts a thread and never
+touches CUDA, so forking it is safe.
 
 Owns: nothing but its loaded modules.
 Written by, read by: nobody.
@@ -11,12 +13,13 @@ If the peer dies: the kernel kills it. If it dies: the supervisor starts another
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 import sys
 
 from rltrain.workers.channel import Channel, ChannelClosed
-from rltrain.workers.child import die_with, ignore_ending_signals, run_child
+from rltrain.workers.child import die_with, ignore_ending_signals, name_process, run_child
 
 
 def serve(channel: Channel, supervisor_pid: int) -> None:
@@ -57,12 +60,17 @@ def _fork_orphan(fds: list[int], supervisor_pid: int, zygote_channel: Channel) -
 
 
 def main() -> None:
-    """Load what the torch processes need, then serve. Command line as in `child.py`."""
-    channel_fd, supervisor_pid = int(sys.argv[2]), int(sys.argv[3])
+    """Load what the children need, then serve. Command line: package root, channel's descriptor, pid, kind."""
+    channel_fd, supervisor_pid, kind = int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
     die_with(supervisor_pid)
     ignore_ending_signals()
-    import rltrain.workers.inference
-    import rltrain.workers.learner  # noqa: F401
+    name_process(f"zygote:{kind}")
+    import rltrain.workers.actor
 
+    if kind == "torch":
+        import rltrain.workers.inference
+        import rltrain.workers.learner  # noqa: F401
+
+    gc.freeze()  # what is loaded stays shared with the children
     serve(Channel(socket.socket(fileno=channel_fd)), supervisor_pid)
     os._exit(0)

@@ -1,32 +1,34 @@
-"""The fleet with real processes that are not workers: what it hears of their ends."""
+"""The fleet with real processes: what it hears of their ends, and of those who should have forked them."""
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 
 import pytest
 
+from rltrain.config.load import config_from_dict
+from rltrain.errors import BootError
 from rltrain.supervisor import launcher as launching
+from rltrain.supervisor import zygotes
 from rltrain.supervisor.fleet import Fleet
 from rltrain.supervisor.launcher import Launcher
 from rltrain.supervisor.logs import OutputPump
-from rltrain.supervisor.roles import RolePlan
-from tests.runs import until
+from rltrain.supervisor.roles import plan_roles
+from tests.runs import ROOT, until
 
 pytestmark = pytest.mark.timeout(60)
+
+RESOLVED = {"actors": {"num_actors": 1}, "pipeline": {"num_slots": 8}, "run": {"code_dir": str(ROOT)}}
 
 
 @pytest.fixture
 def fleet():
-    plan = RolePlan("actor-0", "actor", 0, {}, needs_torch=False)
-    made = Fleet([plan], Launcher(OutputPump()), max_log_mib=1)
+    config = config_from_dict({"env": {"id": "tests.rude_envs:WithChild"}, **RESOLVED})
+    made = Fleet(plan_roles(config, None), Launcher(OutputPump()), max_log_mib=1)
     yield made
     made.close()
-
-
-def run_instead(monkeypatch, code: str) -> None:
-    monkeypatch.setattr(launching, "_command", lambda module, fd: [sys.executable, "-c", code])
 
 
 def ended(fleet: Fleet) -> list:
@@ -35,24 +37,33 @@ def ended(fleet: Fleet) -> list:
     return found
 
 
-def test_child_that_ends_before_its_first_word_is_reported_with_its_exit_code(fleet, monkeypatch):
-    run_instead(monkeypatch, "import sys; print('no such module'); sys.exit(3)")
+def test_child_whose_zygote_cannot_load_is_reported_and_the_zygotes_words_are_told(fleet, monkeypatch):
+    code = "print('no such module'); raise SystemExit(3)"
+    monkeypatch.setattr(zygotes, "_command", lambda fd, kind: [sys.executable, "-c", code])
+    fleet.launcher.start_zygotes()
 
     child = fleet.start("actor-0")
 
     assert ended(fleet) == [child]
-    assert child.describe_end() == "ended with exit code 3"
-    assert child.log.tail(1) == ["no such module"]
-    assert fleet.launcher.statuses == {}
     assert fleet.alive() == []
+    with pytest.raises(BootError, match=r"ended with exit code 3\.\nno such module"):
+        until(lambda: (fleet.poll(0.1), fleet.launcher.check_zygotes()), "the zygote's end is told", 20)
 
 
-def test_child_killed_by_a_signal_takes_along_what_it_started(fleet, monkeypatch):
-    run_instead(
-        monkeypatch,
-        "import os, subprocess, sys, time; os.setpgid(0, 0); p = subprocess.Popen(['sleep', '300']);"
-        "print(p.pid, flush=True); time.sleep(300)",
-    )
+def test_child_is_forked_by_another_zygote_once_the_first_is_dead(fleet):
+    fleet.launcher.start_zygotes()
+    first = fleet.launcher.zygotes["plain"].pid
+    os.kill(first, signal.SIGKILL)
+    until(lambda: (fleet.poll(0.1), first in fleet.launcher.statuses)[1], "it is gone", 20)
+
+    child = fleet.start("actor-0")
+
+    until(lambda: (fleet.poll(0.1), child.log.tail(1))[1], "the child's env was built", 20)
+    assert fleet.launcher.zygotes["plain"].pid != first
+
+
+def test_child_killed_by_a_signal_takes_along_what_it_started(fleet):
+    fleet.launcher.start_zygotes()
     child = fleet.start("actor-0")
     until(lambda: (fleet.poll(0.1), child.log.tail(1))[1], "the child has said what it started", 20)
     started = int(child.log.tail(1)[0])

@@ -11,16 +11,16 @@ def test_restarts_after_boot_failure_gives_up_at_once():
     assert "actor 2" in decision.reason
 
 
-def test_restarts_back_to_back_double_the_wait_up_to_thirty_seconds():
+def test_restarts_back_to_back_begin_at_once_then_double_the_wait_up_to_thirty_seconds():
     restarts = Restarts(max_restarts=9, backoff_s=0.5)
     waits = [restarts.after_death("actor 0", 100.0, booted=True).at_s - 100.0 for _ in range(9)]
-    assert waits == [0.5, 1, 2, 4, 8, 16, 30, 30, 30]
+    assert waits == [0, 0.5, 1, 2, 4, 8, 16, 30, 30]
 
 
 def test_restarts_beyond_the_budget_give_up_and_name_the_option():
     restarts = Restarts(max_restarts=2, backoff_s=1)
-    assert restarts.after_death("actor 0", 0.0, booted=True) == Restart(1.0)
-    assert restarts.after_death("actor 0", 5.0, booted=True) == Restart(7.0)
+    assert restarts.after_death("actor 0", 0.0, booted=True) == Restart(0.0)
+    assert restarts.after_death("actor 0", 5.0, booted=True) == Restart(6.0)
     decision = restarts.after_death("actor 0", 9.0, booted=True)
     assert isinstance(decision, GiveUp)
     assert "died 3 times" in decision.reason
@@ -29,16 +29,16 @@ def test_restarts_beyond_the_budget_give_up_and_name_the_option():
 
 def test_restarts_of_two_processes_have_budgets_of_their_own():
     restarts = Restarts(max_restarts=1, backoff_s=1)
-    assert restarts.after_death("actor 0", 0.0, booted=True) == Restart(1.0)
-    assert restarts.after_death("actor 1", 0.0, booted=True) == Restart(1.0)
+    assert restarts.after_death("actor 0", 0.0, booted=True) == Restart(0.0)
+    assert restarts.after_death("actor 1", 0.0, booted=True) == Restart(0.0)
     assert isinstance(restarts.after_death("actor 0", 2.0, booted=True), GiveUp)
 
 
 def test_restarts_after_a_healthy_stretch_have_the_whole_budget_again():
     restarts = Restarts(max_restarts=1, backoff_s=1)
     restarts.after_death("actor 0", 0.0, booted=True)
-    assert restarts.after_death("actor 0", 1.0 + HEALTHY_S, booted=True) == Restart(2.0 + HEALTHY_S)
-    assert isinstance(restarts.after_death("actor 0", 1.0 + 2 * HEALTHY_S, booted=True), GiveUp)
+    assert restarts.after_death("actor 0", 1.0 + HEALTHY_S, booted=True) == Restart(1.0 + HEALTHY_S)
+    assert isinstance(restarts.after_death("actor 0", 2 * HEALTHY_S, booted=True), GiveUp)
 
 
 def test_restarts_with_budget_zero_give_up_at_the_first_death():

@@ -10,6 +10,7 @@ import psutil
 import pytest
 import torch
 
+from rltrain.envs.seeding import env_seed
 from rltrain.workers.checkpoints import CheckpointStore
 from tests.runs import Running, resume, scalars, toy, train, train_all, until
 
@@ -90,14 +91,18 @@ def test_actor_killed_once_is_restarted_and_the_run_finishes(faults):
     assert run.summary["restarts"] >= 1
     assert run.summary["env_steps"] >= 4096
     assert run.summary["return_mean"] == 20.0, "no episode was sewn together from two lives"
-    assert re.search(r"warning: actor-\d was killed by SIGKILL\. The kernel does that when memory runs out", run.stdout)
+    killed = r"warning: actor-\d was killed by SIGKILL while stepping env index \d .*The kernel does that when memory"
+    assert re.search(killed, run.stdout)
     assert run.stderr == ""
 
 
 def test_actor_killed_again_and_again_ends_the_run(faults):
     run = faults["die"]
     assert run.returncode == 4, run.stderr
-    assert re.search(r"actor-\d \(pid \d+\) was killed by SIGKILL", run.stderr)
+    (place,) = re.findall(r"actor-\d \(pid \d+\) was killed by SIGKILL while stepping (.*)", run.stderr)
+    (env_index, seed) = re.match(r"env index (\d) \(seed (\d+)\), step 40 of this env, action [01]\.", place).groups()
+    assert int(seed) == env_seed(0, int(env_index))
+    assert f"All 2 deaths came from env index {env_index}: look at that environment" in place
     assert "Traceback" not in run.stderr
     assert run.checkpoints
 

@@ -25,6 +25,11 @@ def points(run: Running) -> int:
     return max((step for step, _ in scalars(run.folder()).get("loss/learning_rate", [])), default=0)
 
 
+def num_curve_files(run: Running) -> int:
+    """Return how many files with curves there are; each boot begins one."""
+    return len(list((run.folder() / "tensorboard").glob("events*")))
+
+
 def killed(folder, schedule: str, name: str) -> Ended:
     """Kill a process once a checkpoint is there, and let the run end by itself."""
     with train(folder, {**LONG_ENOUGH, "pipeline.schedule": schedule}) as run:
@@ -66,7 +71,9 @@ def begun(folder, **options) -> Running:
 def test_stop_while_the_learner_is_dead_ends_the_run_and_says_what_is_lost(tmp_path):
     with begun(tmp_path, supervision__restart_backoff_s=60.0) as run:
         run.wait_training()["learner"].send_signal(signal.SIGKILL)
-        until(lambda: "learner was killed by SIGKILL" in run.out.read_text(), "the death is noticed")
+        until(lambda: num_curve_files(run) == 2, "the first death is over: the second one waits")
+        run.children()["learner"].send_signal(signal.SIGKILL)
+        until(lambda: run.out.read_text().count("learner was killed by SIGKILL") == 2, "the death is noticed")
         run.signal(signal.SIGINT)
         ended = run.end(20)
         until(lambda: not run.survivors(), "no process is left", limit_s=10)

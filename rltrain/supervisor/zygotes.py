@@ -1,0 +1,118 @@
+"""The processes that fork all others: one has loaded torch, one only what actors need.
+
+Owns: their pids and the channels to them. Called by the launcher.
+If one dies: children keep running; the next fork starts another, at boot it is an error.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import rltrain
+from rltrain.errors import BootError
+from rltrain.supervisor.logs import BoundedLog, OutputPump
+from rltrain.workers.channel import Channel, ChannelClosed
+from rltrain.workers.child import ENDING_SIGNALS
+
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+_ENVIRONMENT = {
+    "torch": {"OPENBLAS_NUM_THREADS": "1"},  # its pool would be a thread before the forks
+    "plain": dict.fromkeys(_THREAD_VARIABLES, "1"),  # actors compute on one thread
+}
+"""Kind -> variables of its process and of all it forks, unless the user has set them."""
+
+
+class Zygote:
+    """One of them.
+
+    Args:
+        kind: what it has loaded, `torch` or `plain`.
+        pump: reads its output.
+    """
+
+    def __init__(self, kind: str, pump: OutputPump):
+        self.kind, self.pump = kind, pump
+        self.log = BoundedLog(1 << 20)
+        self._process: subprocess.Popen | None = None
+        self._channel: Channel | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """Its pid, None before it was started and after it was closed."""
+        return self._process.pid if self._process else None
+
+    def start(self) -> None:
+        """Start it; does not wait until it has loaded anything."""
+        self._channel, theirs = Channel.pair()
+        out_read, out_write = os.pipe()
+        with _ending_signals_blocked():
+            self._process = subprocess.Popen(
+                _command(theirs.fileno(), self.kind),
+                stdin=subprocess.DEVNULL, stdout=out_write, stderr=out_write, pass_fds=[theirs.fileno()],
+                env={**_ENVIRONMENT[self.kind], **os.environ},
+            )
+        self._process.returncode = 0  # reaped by the launcher, not by Popen
+        os.close(out_write)
+        theirs.close()
+        self.pump.register(out_read, self.log)
+
+    def fork(self, channel_fd: int, out_fd: int) -> None:
+        """Ask for a child with this end of a channel and this output; it will say what its pid is."""
+        request = {"fork": True}, (channel_fd, out_fd, out_fd)
+        assert self._channel is not None, "start comes first"
+        try:
+            self._channel.send(*request)
+        except ChannelClosed:
+            self._channel.close()
+            self.start()
+            self._channel.send(*request)
+
+    def check(self, statuses: dict[int, int]) -> None:
+        """Raise BootError when it has ended, `statuses` being the exit codes of reaped processes by pid."""
+        if self.pid in statuses:
+            what = "torch" if self.kind == "torch" else "gymnasium"
+            end = f"The process that imports {what} for the others ended with exit code {statuses[self.pid]}."
+            raise BootError("\n".join([end, *self.log.tail(20)]))
+
+    def close(self) -> None:
+        """End it."""
+        if self._process is not None and self._channel is not None:
+            self._channel.close()
+            try:
+                os.kill(self._process.pid, signal.SIGKILL)
+                os.waitpid(self._process.pid, 0)
+            except (ProcessLookupError, ChildProcessError):
+                pass
+            self._process = None
+
+
+def _command(channel_fd: int, kind: str) -> list[str]:
+    """The command line of `rltrain.workers.zygote`, of this very package wherever it was imported from.
+
+    `-P`: the working directory must not come first, where a folder named like one of our modules may lie.
+    """
+    code = (
+        "import sys; sys.argv[1] in sys.path or sys.path.insert(0, sys.argv[1]); "
+        "from rltrain.workers.zygote import main; main()"
+    )
+    package_root = str(Path(rltrain.__file__).parent.parent)
+    return [sys.executable, "-P", "-c", code, package_root, str(channel_fd), str(os.getpid()), kind]
+
+
+@contextmanager
+def _ending_signals_blocked() -> Iterator[None]:
+    """Start a child deaf to Ctrl-C and SIGTERM, until it has said that it ignores them.
+
+    A terminal sends Ctrl-C to the whole group, and an interpreter that is just starting would die of it.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
