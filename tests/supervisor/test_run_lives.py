@@ -73,7 +73,8 @@ def test_stop_while_the_learner_is_dead_ends_the_run_and_says_what_is_lost(tmp_p
         run.wait_training()["learner"].send_signal(signal.SIGKILL)
         until(lambda: num_curve_files(run) == 2, "the first death is over: the second one waits")
         run.children()["learner"].send_signal(signal.SIGKILL)
-        until(lambda: "learner" not in run.children(), "it is gone")
+        log = run.folder() / "logs" / "supervisor.log"
+        until(lambda: log.read_text().count("learner was killed by SIGKILL") == 2, "the death is noticed")
         run.signal(signal.SIGINT)
         ended = run.end(20)
         until(lambda: not run.survivors(), "no process is left", limit_s=10)
