@@ -239,7 +239,9 @@ class Boot:
         while (left := deadline - time.monotonic()) > 0:
             self.fleet.poll(left)  # returns with the first piece of it
         advice = _ADVICE["actor" if first.role == "actor" else "other"]
+        where = log_tail(first)
         return BootError(
             f"{', '.join(c.name for c in waiting)} not ready after supervision.boot_timeout_s = "
-            f"{self.config.supervision.boot_timeout_s:g} s. {advice}\nWhere {first.name} is:\n{log_tail(first)}"
+            f"{self.config.supervision.boot_timeout_s:g} s. {advice}"
+            + (f"\nWhere {first.name} is:\n{where}" if where else "")
         )

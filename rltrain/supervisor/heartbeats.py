@@ -29,7 +29,8 @@ class Heartbeats:
 
     def __init__(self, limits: SupervisionSection, rows: dict[str, CounterRow], warn: Callable[[str], None]):
         self.limits, self.rows, self.warn = limits, rows, warn
-        self._asked_for_stack: set[str] = set()
+        self._asked_for_stack: dict[str, int] = {}
+        """Name -> how many lines its log had then."""
 
     def check(self, children: list[Child], is_learner_exempt: bool) -> None:
         """Kill what gave no sign of life for too long; its end is then dealt with like any other.
@@ -49,15 +50,16 @@ class Heartbeats:
     def _check(self, child: Child, row: CounterRow) -> None:
         age = row.heartbeat_age_s
         if age <= self.limits.heartbeat_timeout_s:
-            self._asked_for_stack.discard(child.name)
+            self._asked_for_stack.pop(child.name, None)
         elif child.name not in self._asked_for_stack:
-            self._asked_for_stack.add(child.name)
+            self._asked_for_stack[child.name] = child.log.num_lines
             end(child, signal.SIGUSR1)  # its stack goes into its log; it is killed at the next look
         else:
-            self._asked_for_stack.discard(child.name)
+            num_new = child.log.num_lines - self._asked_for_stack.pop(child.name)
             child.is_silent = True
-            stack = " | ".join(_innermost_calls(child.log.tail(TAIL_LINES)))
-            self.warn(f"{child.name} silent for {age:.0f} s in state {row.state}: {stack}")
+            calls = _innermost_calls(child.log.tail(min(TAIL_LINES, num_new)))
+            where = " | ".join(calls) or "it does not even say where it is, as one that was stopped"
+            self.warn(f"{child.name} silent for {age:.0f} s in state {row.state}: {where}")
             end(child, signal.SIGKILL)
 
 

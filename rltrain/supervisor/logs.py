@@ -41,6 +41,8 @@ class BoundedLog:
         self.path: Path | None = None
         self.max_bytes = max_bytes
         self.lost_bytes = 0
+        self.num_lines = 0
+        """Whole lines written so far."""
         self._lines: deque[bytes] = deque(maxlen=TAIL_LINES)
         self._unfinished = b""
         self._early = b""
@@ -94,6 +96,7 @@ class BoundedLog:
 
     def _remember(self, content: bytes) -> None:
         *lines, self._unfinished = (self._unfinished + content).split(b"\n")
+        self.num_lines += len(lines)
         self._lines.extend(line[:LONGEST_TAIL_LINE_BYTES].rstrip(b"\r") for line in lines[-TAIL_LINES:])
         self._unfinished = self._unfinished[-LONGEST_TAIL_LINE_BYTES:]
 

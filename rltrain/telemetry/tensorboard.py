@@ -2,7 +2,7 @@
 
 Owns: the run folder's event files. Called by the supervisor alone.
 Blocks on: nothing; `close` waits as long as it is told.
-If the disk is full: one warning, and this run's curves end there; training goes on.
+If the disk is full: one warning, training goes on, and the curves do once there is room, with the points that wait.
 
 The axis is env steps learned from. On a resume, points beyond the checkpoint are declared void by a session-start
 event, which TensorBoard obeys, and no tag gets a point at or before its last one: curves never fold back.
@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 MAX_QUEUED = 4096
 """Points that wait for a slow disk before further ones are dropped; a run queues about two each second."""
 FLUSH_S = 5.0
+RETRY_S = 10.0
+"""Distance between two tries to write while the disk takes nothing."""
 _file_number = itertools.count()
 
 
@@ -60,7 +62,7 @@ class TensorboardWriter:
         self._thread: threading.Thread | None = None
         self._has_warned = False
         self._has_failed = False
-        self._is_closed = False
+        self._closing = threading.Event()
 
     def scalars(self, values: dict[str, float], env_steps: int) -> None:
         """Add a point to each named curve."""
@@ -91,7 +93,7 @@ class TensorboardWriter:
 
     def close(self, timeout_s: float = 5.0) -> bool:
         """Write what is queued and close the file; returns whether that was done in time."""
-        self._is_closed = True
+        self._closing.set()
         if self._thread is None:
             return True
         deadline = time.monotonic() + timeout_s
@@ -112,7 +114,7 @@ class TensorboardWriter:
         return True
 
     def _put(self, *item: Any) -> None:
-        if self._has_failed or self._is_closed:
+        if self._has_failed or self._closing.is_set():
             return
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="tensorboard", daemon=True)
@@ -130,15 +132,30 @@ class TensorboardWriter:
     # -- the thread -------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        try:
-            with _EventFile(self._folder) as file:
-                file.begin(*self._opening, self._purge_step)
-                self._write_queued(file)
-        except Exception as error:
-            self._has_failed = True
-            self._warn(f"TensorBoard files are no longer written: {error} ({self._folder}). Training goes on.")
-            while self._queue.get() is not None:
-                pass
+        """Write to the end; after a failure in another file, once more when closing."""
+        has_begun, is_last_try = False, False
+        while not is_last_try:
+            is_last_try = self._closing.is_set()
+            try:
+                with _EventFile(self._folder) as file:
+                    if not has_begun:
+                        file.begin(*self._opening, self._purge_step)
+                        file.flush()
+                        has_begun = True
+                    return self._write_queued(file)
+            except OSError as error:
+                self._warn(
+                    f"TensorBoard files cannot be written: {error} ({self._folder}). Training goes on, and they are "
+                    f"tried again every {RETRY_S:g} s."
+                )
+                self._closing.wait(RETRY_S)
+            except Exception as error:
+                self._has_failed = True
+                self._warn(f"TensorBoard files are no longer written: {error} ({self._folder}). Training goes on.")
+                while self._queue.get() is not None:
+                    pass
+                return None
+        return None
 
     def _write_queued(self, file: _EventFile) -> None:
         flush_at = 0.0
@@ -177,6 +194,7 @@ class _EventFile:
         name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{next(_file_number)}"
         self._file = open(folder / name, "wb")
         self._records = RecordWriter(self._file)
+        self._add(time.time(), file_version="brain.Event:2")
 
     def __enter__(self) -> _EventFile:
         return self
@@ -189,7 +207,6 @@ class _EventFile:
 
     def begin(self, config_text: str, hparams: dict[str, Any], purge_step: int | None) -> None:
         first_step = 0
-        self._add(time.time(), file_version="brain.Event:2")
         if purge_step is not None:
             # Voids all points of earlier files at this step or beyond; the checkpoint's own point stays.
             first_step = purge_step + 1

@@ -12,6 +12,7 @@ from tensorboard.plugins.hparams import metadata
 from rltrain.shm.counters import NUM_BINS
 from rltrain.telemetry import tensorboard
 from rltrain.telemetry.tensorboard import TensorboardWriter
+from tests.runs import until
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -126,6 +127,29 @@ def test_writer_full_disk_gives_one_warning(tmp_path, monkeypatch):
     assert writer.close(timeout_s=30)
     assert len(warnings) == 1
     assert "No space left" in warnings[0]
+
+
+def test_writer_goes_on_in_another_file_once_the_disk_has_room(tmp_path, monkeypatch):
+    real_open, is_full, warned = open, threading.Event(), threading.Event()
+
+    def open_maybe_full(path, *arguments, **options):
+        is_event_file = "tfevents" in str(path) and is_full.is_set()
+        return real_open("/dev/full" if is_event_file else path, *arguments, **options)
+
+    monkeypatch.setattr("builtins.open", open_maybe_full)
+    monkeypatch.setattr(tensorboard, "RETRY_S", 0.05)
+    is_full.set()
+    writer = TensorboardWriter(tmp_path, "name", {}, on_warning=lambda _: warned.set())
+    writer.scalars({"a/b": 1.0}, 1)
+    assert warned.wait(30)
+    writer.scalars({"a/b": 1.0}, 2)
+    is_full.clear()
+    until(lambda: list(tmp_path.glob("events*")), "a file is made")
+    writer.scalars({"a/b": 1.0}, 3)
+    assert writer.close(timeout_s=30)
+    found = read(tmp_path)
+    assert steps(found, "a/b")[-2:] == [2, 3]
+    assert b"name" in found.Tensors("run/config")[0].tensor_proto.string_val[0]
 
 
 def test_writer_slow_disk_drops_points_with_one_warning_and_never_blocks(tmp_path, monkeypatch):

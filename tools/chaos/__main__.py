@@ -29,8 +29,8 @@ from faults import Faults
 HERE = Path(__file__).resolve().parent
 TARGET = 475.0
 DISK_MIB = 48
-CALIBRATION_STEPS = 60_000
-SHARE_LEARNED = 0.35
+CALIBRATION_STEPS = 300_000
+SHARE_LEARNED = 0.75
 """Part of the undisturbed speed that a run under faults is expected to keep: what it learned since its last checkpoint
 is lost at each death of the learner, and booting takes seconds."""
 LIMIT_FACTOR = 3.0

@@ -35,8 +35,8 @@ class Faults:
         self.supervisor, self.disk, self.tokens, self.random = psutil.Process(pid), disk, tokens, random
         self.kinds: dict[str, Callable[[], str | None]] = {
             **{f"kill {role}": partial(self._signal, role, signal.SIGKILL)
-               for role in ("actor", "inference", "learner", "zygote")},
-            **{f"stop {role}": partial(self._stop, role) for role in ("actor", "inference", "learner")},
+               for role in ("actor", "inference", "learner", "evaluator", "zygote")},
+            **{f"stop {role}": partial(self._stop, role) for role in ("actor", "inference", "learner", "evaluator")},
             "hang actor": partial(self._signal, "actor", signal.SIGSTOP),
             "hang inference": partial(self._signal, "inference", signal.SIGSTOP),
             **{f"env: {fault}": partial(self._lay_out, fault) for fault in ENV_FAULTS},
