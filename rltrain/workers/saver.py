@@ -37,6 +37,7 @@ from rltrain.workers.checkpoints import CheckpointStore, DiskFullError
 
 log = logging.getLogger(__name__)
 _LOOK_S = 0.02
+_RETRY_S = 0.2
 _LEARNERS_OPTIONS = ("normalize_obs", "normalize_reward", "reward_clip")
 """Of the section `env`, what the learner does with rows; the envs don't know of it."""
 
@@ -143,7 +144,8 @@ class Saver:
             progress: the learner's counts, `version` and `env_steps` among them; handed back as they are at resume.
             snapshots: env state of each lane, as far as known.
             score: mean return, NaN before the first episode has ended.
-            is_last: the run ends with it, so that a full disk is an error and not only a warning.
+            is_last: the run ends with it: on a full disk it is tried again for half of `supervision.shutdown_grace_s`,
+                and then it is an error and not only a warning.
 
         Raises:
             CheckpointError: there is no room at the end of the run, or it cannot be written at all.
@@ -160,15 +162,29 @@ class Saver:
             "previous_weights": self._read_previous(progress["version"]),
             "snapshots": {str(k): torch.frombuffer(bytearray(v), dtype=torch.uint8) for k, v in snapshots.items() if v},
         }
-        try:
-            self.last = self.store.save(state, progress["env_steps"], None if math.isnan(score) else score)
-        except DiskFullError as error:
-            log.warning("%s", error)
-            self.channel.send({"warning": str(error)})
-            if is_last:
-                raise
-            return
-        self.channel.send({"checkpoint": str(self.last), "env_steps": progress["env_steps"]})
+        path = self._write(state, progress["env_steps"], None if math.isnan(score) else score, is_last)
+        if path is not None:
+            self.last = path
+            self.channel.send({"checkpoint": str(path), "env_steps": progress["env_steps"]})
+
+    def _write(self, state: dict[str, Any], env_steps: int, score: float | None, is_last: bool) -> Path | None:
+        """Write a checkpoint; None where there is no room, which the last one waits for a little."""
+        deadline = time.monotonic() + self.config.supervision.shutdown_grace_s / 2
+        has_warned = False
+        while True:
+            try:
+                return self.store.save(state, env_steps, score)
+            except DiskFullError as error:
+                if not has_warned:
+                    has_warned = True
+                    log.warning("%s", error)
+                    self.channel.send({"warning": str(error)})
+                if not is_last:
+                    return None
+                if time.monotonic() > deadline:
+                    raise
+                self.control.wait(_RETRY_S)
+                self.counters.beat()
 
     def forget_returns(self, lane: int) -> None:
         """Begin the discounted returns of a lane anew, as its envs do."""
