@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 
+import psutil
 import pytest
 
 from tests.runs import Ended, Running, scalars, train, train_all, until
@@ -90,9 +91,10 @@ def test_learner_and_server_killed_together_come_back(tmp_path):
         run.signal(signal.SIGSTOP)
         for name in VICTIMS:
             workers[name].send_signal(signal.SIGKILL)
+        until(lambda: {workers[name].status() for name in VICTIMS} == {psutil.STATUS_ZOMBIE}, "both are dead")
         run.signal(signal.SIGCONT)
         ended = run.end().finished()
-    assert ended.summary["restarts"] in (1, 2)
+    assert ended.summary["restarts"] == 1, "the server came back with everything else"
     assert ended.summary["env_steps"] >= 20_000
 
 
