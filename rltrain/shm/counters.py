@@ -1,7 +1,7 @@
 """Counter board: one row of 64-bit words per process, written by that process alone, read by the supervisor.
 
 Owns: the region `counters` of the arena.
-Written by: each worker, its own row only.
+Written by: each worker, its own row only; the supervisor, the row of a dead one.
 Read by: the supervisor, which takes differences between two reads.
 Blocks on: nothing. Unblocked by: nothing.
 If the peer dies: the row keeps its last values; a restarted worker adds on to them.
@@ -27,7 +27,8 @@ STATES: dict[str, tuple[str, ...]] = {
     "learner": ("boot", "wait_data", "h2d", "update", "publish", "checkpoint"),
     "evaluator": ("boot", "wait_work", "env_step"),
 }
-"""The named states of each role; a process is always in exactly one, and their times sum to its wall time."""
+"""The named states of each role; a process is always in exactly one, and their times sum to its wall time. `boot` also
+holds the time in which it was dead."""
 
 FIRE_REASONS = ("full", "preferred", "delay", "all_waiting")
 """Why the inference server fires a batch, see `inference.batcher`."""
@@ -88,11 +89,21 @@ class CounterRow:
 
     def start(self, pid: int) -> None:
         """Take the row for this process, in state `boot`; a restarted worker keeps the sums it finds."""
-        now = time.monotonic_ns()
+        now = self._begin_boot()
         self._words[0], self._words[1] = pid, now
         self._words[4] += 1
         self._state, self._since = 0, now
-        self._words[2], self._words[3] = 0, now
+
+    def end(self) -> None:
+        """Put the row of a dead process into `boot`, until another one starts; called by the supervisor."""
+        self._begin_boot()
+
+    def _begin_boot(self) -> int:
+        now, words = time.monotonic_ns(), self._words
+        if words[3]:
+            words[_STATE_AT + words[2]] += now - words[3]
+        words[2], words[3] = 0, now
+        return now
 
     def enter(self, state: str) -> int:
         """Leave the present state for `state`, adding the time spent; returns the time in ns of CLOCK_MONOTONIC.

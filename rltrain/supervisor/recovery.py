@@ -89,6 +89,7 @@ class Recovery:
             self.dead_actors.disown(child.name)
         elif child.role == "evaluator":
             self.evaluations.abandon()
+        self.memory.rows[child.name].end()
         # What it told or reported while starting, it would again.
         may_differ = told is None and (child.is_ready or child.error is None)
         decision = self.restarts.after_death(child.name, time.monotonic(), may_differ)
@@ -134,6 +135,8 @@ class Recovery:
     def _boot_again(self) -> None:
         """Begin again at the last checkpoint with every process; at the start where there is none yet."""
         self.fleet.kill_all()
+        for row in self.memory.rows.values():
+            row.end()
         self.due.clear()
         self.evaluations.abandon()
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 
 import psutil
 import pytest
@@ -107,6 +108,34 @@ def test_process_killed_while_the_run_starts_again_is_tried_once_more(tmp_path, 
         run.children()[name].send_signal(signal.SIGKILL)
         ended = run.end().finished()
     assert ended.summary["env_steps"] >= 20_000
+
+
+FAILING = """
+import sys
+from rltrain.cli import main
+from rltrain.supervisor.evaluations import Evaluations
+
+def ask(self, env_steps):
+    if env_steps > 1000:
+        raise ZeroDivisionError("by nobody foreseen")
+
+Evaluations.ask = ask
+main(sys.argv[4:])
+"""
+
+
+def test_supervisor_that_fails_itself_has_the_learner_save_and_tells_its_traceback(tmp_path):
+    options = {"run.total_env_steps": 10**9}
+    with train(tmp_path, options, prefix=(sys.executable, "-c", FAILING)) as run:
+        ended = run.end(40)
+        until(lambda: not run.survivors(), "no process is left", limit_s=10)
+    assert ended.returncode == 1
+    assert "error: rltrain itself failed while it watched the run" in ended.stderr
+    assert "ZeroDivisionError: by nobody foreseen" in ended.stderr
+    assert "by nobody foreseen" in ended.log("supervisor")
+    assert (ended.summary["state"], ended.summary["exit_code"]) == ("failed", 1)
+    assert ended.summary["env_steps"] > 1000
+    assert ended.checkpoints, "the learner saved what it had"
 
 
 def test_env_that_cannot_be_built_again_ends_the_run_with_its_words(tmp_path):

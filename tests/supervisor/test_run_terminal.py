@@ -147,6 +147,13 @@ def test_checkpoint_is_written_whatever_ends_training(terminals, name, has_check
     assert bool(terminals[name][0].checkpoints) is has_checkpoint
 
 
+@pytest.mark.parametrize(("name", "code"), [("ctrl-c twice", 130), ("ctrl-backslash", 131), ("sigterm", 143)])
+def test_stopped_run_says_so_in_its_summary_also_when_it_was_stopped_at_once(terminals, name, code):
+    summary = terminals[name][0].summary
+    assert (summary["state"], summary["exit_code"]) == ("stopped", code)
+    assert summary["env_steps"] > 0
+
+
 def test_output_of_envs_is_in_the_logs_and_not_on_the_screen(terminals):
     ended, _, _ = terminals["normal"]
     assert "chatty" not in ended.stdout

@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from rltrain.shm.counters import ROW_WORDS, STATES, CounterRow
+from rltrain.shm.counters import _STATE_AT, ROW_WORDS, STATES, CounterRow
 from rltrain.telemetry import ledger as ledger_module
 from rltrain.telemetry.ledger import Ledger
 from rltrain.telemetry.verdict import judge
@@ -14,14 +14,13 @@ from tests.telemetry.samples import RING, Clock, row
 
 pytestmark = pytest.mark.timeout(60)
 
-STATE_AT = 8
 """Word of a row where the times of its states begin."""
 
 
 def spend(made: CounterRow, **seconds: float) -> None:
     """Add time to states, as `enter` would, and begin the running state anew in the far future."""
     for state, s in seconds.items():
-        made._words[STATE_AT + STATES[made.role].index(state)] += int(s * 1e9)
+        made._words[_STATE_AT + STATES[made.role].index(state)] += int(s * 1e9)
     made._words[3] = 2**62
 
 
