@@ -207,8 +207,8 @@ class SupervisionSection(Section):
     max_restarts: Annotated[int, Field(ge=0, le=1_000_000)] = 3
     """Restarts of each process, back to back, before the run stops; after ten healthy minutes the count begins anew."""
     restart_backoff_s: Annotated[float, Field(ge=0, le=1_000_000)] = 0.5
-    """Wait before the second restart in a row, doubled for each further one, at most 30; the first comes at once.
-    Unit: seconds."""
+    """Wait before the restart of a process that died within 10 s of its last restart, doubled for each further such
+    death, at most 30; any other restart comes at once. Unit: seconds."""
     shutdown_grace_s: Timeout = 10.0
     """Time that processes get to finish after a stop before they are killed. Unit: seconds."""
 

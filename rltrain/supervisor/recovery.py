@@ -78,6 +78,12 @@ class Recovery:
         comes_back = may_come_back and "learner" in self.due
         return not self.has_given_up and (self.fleet.children["learner"].is_alive or comes_back)
 
+    def waiting(self) -> str:
+        """Return in words which restarts are a second or more away, nothing where there are none."""
+        now = time.monotonic()
+        waits = [f"{name} starts again in {at - now:.0f} s" for name, at in self.due.items() if at >= now + 1]
+        return ", ".join(waits)
+
     def on_end(self, child: Child) -> None:
         """Decide what follows the end of a child that ended while training."""
         told = told_error(child)

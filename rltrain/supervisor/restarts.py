@@ -6,9 +6,13 @@ No clock and no process: times in, a decision out.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 LONGEST_BACKOFF_S = 30.0
+STEADY_S = 10.0
+"""A process that ran this long since its start is restarted at once when it dies: waiting is for those that cannot
+even begin, because something that they need is away."""
 HEALTHY_S = 600.0
 """A process that ran this long since its last death has its whole budget again: rare faults of a run of days
 (one in ten minutes or fewer) do not add up, a process that keeps dying still runs out."""
@@ -31,6 +35,8 @@ class GiveUp:
 @dataclass
 class _History:
     restarts: int = 0
+    quick_deaths: int = 0
+    """In a row."""
     started_s: float | None = None
 
 
@@ -39,8 +45,9 @@ class Restarts:
 
     Args:
         max_restarts: restarts of one process before the run stops, `supervision.max_restarts`.
-        backoff_s: wait before the second restart in a row, `supervision.restart_backoff_s`; doubled for each further
-            one, at most 30 s. The first comes at once: most deaths are single ones, and all others wait for it.
+        backoff_s: wait before the restart of a process that died within 10 s of its last restart,
+            `supervision.restart_backoff_s`; doubled for each further such death in a row, at most 30 s. Any other
+            restart comes at once: most deaths are single ones, and all other processes wait for it.
     """
 
     def __init__(self, max_restarts: int, backoff_s: float):
@@ -61,14 +68,16 @@ class Restarts:
         if not booted:
             return GiveUp(f"{name} failed while starting, so it is not restarted.")
         history = self._histories.setdefault(name, _History())
-        if history.started_s is not None and now_s - history.started_s >= HEALTHY_S:
+        lived_s = math.inf if history.started_s is None else now_s - history.started_s
+        if lived_s >= HEALTHY_S:
             history.restarts = 0
+        history.quick_deaths = 0 if lived_s >= STEADY_S else history.quick_deaths + 1
         if history.restarts >= self.max_restarts:
             return GiveUp(
                 f"{name} died {_times(history.restarts + 1)}, supervision.max_restarts = {self.max_restarts}. "
                 "Look at its log for the cause; a larger max_restarts tolerates more."
             )
-        wait_s = self.backoff_s * 2.0 ** min(history.restarts - 1, 64) if history.restarts else 0.0
+        wait_s = self.backoff_s * 2.0 ** min(history.quick_deaths - 1, 64) if history.quick_deaths else 0.0
         at_s = now_s + min(LONGEST_BACKOFF_S, wait_s)
         history.restarts += 1
         history.started_s = at_s

@@ -195,7 +195,7 @@ class Supervisor:
 
     def _tick(self) -> None:
         self.recovery.tick()
-        self.monitor.tick("stopping" if self.signals else self.evaluations.phase())
+        self.monitor.tick("stopping" if self.signals else self.recovery.waiting() or self.evaluations.phase())
 
     # -- the end ----------------------------------------------------------------------------------------------
 

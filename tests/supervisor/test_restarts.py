@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rltrain.supervisor.restarts import HEALTHY_S, GiveUp, Restart, Restarts
+from rltrain.supervisor.restarts import HEALTHY_S, STEADY_S, GiveUp, Restart, Restarts
 
 
 def test_restarts_after_boot_failure_gives_up_at_once():
@@ -39,6 +39,14 @@ def test_restarts_after_a_healthy_stretch_have_the_whole_budget_again():
     restarts.after_death("actor 0", 0.0, booted=True)
     assert restarts.after_death("actor 0", 1.0 + HEALTHY_S, booted=True) == Restart(1.0 + HEALTHY_S)
     assert isinstance(restarts.after_death("actor 0", 2 * HEALTHY_S, booted=True), GiveUp)
+
+
+def test_restarts_of_a_process_that_ran_steadily_in_between_come_at_once():
+    restarts = Restarts(max_restarts=99, backoff_s=1)
+    waits = []
+    for died_s in (100.0, 101.0, 103.0, 103.0 + 2 + STEADY_S, 120.0):
+        waits.append(restarts.after_death("actor 0", died_s, booted=True).at_s - died_s)
+    assert waits == [0, 1, 2, 0, 1]
 
 
 def test_restarts_with_budget_zero_give_up_at_the_first_death():

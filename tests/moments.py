@@ -1,0 +1,113 @@
+"""An environment and a network that kill their own process once, at a chosen moment of its work.
+
+`env.id = "tests.moments:make_env"` with `env.kwargs = {moment, once}`, `model.kind = "tests.moments:make_model"` with
+the same in `model.kwargs`. The moment is one entry of `MOMENTS`; `none` never comes.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from rltrain.config.schema import ModelSection
+from rltrain.fields import EnvSpec
+from rltrain.models.actor_critic import ActorCritic
+from tests.toy_envs import Count
+
+BEFORE, AFTER = False, True
+
+
+@dataclass(frozen=True)
+class Moment:
+    """One call of a method in one process.
+
+    Args:
+        process: name of the process that dies.
+        place: `module:Class.method` or `module:function`.
+        is_after: right after the call, else right before it.
+        call: at which call, counted from 1, once the process has begun to work.
+    """
+
+    process: str
+    place: str
+    is_after: bool
+    call: int = 20
+
+
+RING, STORE = "rltrain.shm.ring:TrajectoryRing", "rltrain.workers.checkpoints"
+MOMENTS = {
+    "actor: slot claimed": Moment("actor-0", f"{RING}.claim", AFTER),
+    "actor: fragment half full": Moment("actor-0", "tests.toy_envs:Count.step", BEFORE, 500),
+    "actor: before publication": Moment("actor-0", f"{RING}.publish", BEFORE),
+    "actor: after publication": Moment("actor-0", f"{RING}.publish", AFTER),
+    "actor: before its envs' states": Moment("actor-0", "rltrain.shm.snapshots:SnapshotArea.write", BEFORE, 2),
+    "server: before the gather": Moment("inference", "rltrain.shm.row_copies:RowCopies.gather_step", BEFORE, 300),
+    "server: before the forward": Moment("inference", "rltrain.models.actor_critic:ActorCritic.policy", BEFORE, 300),
+    "server: before the scatter": Moment("inference", "rltrain.shm.row_copies:RowCopies.scatter_step", BEFORE, 300),
+    "server: before the reply": Moment("inference", "rltrain.shm.mailbox:Mailboxes.reply", BEFORE, 300),
+    "server: after the reply": Moment("inference", "rltrain.shm.mailbox:Mailboxes.reply", AFTER, 300),
+    "server: weights read": Moment("inference", "rltrain.shm.weights:WeightBoard.read", AFTER),
+    "learner: fragment taken": Moment("learner", f"{RING}.take", AFTER, 40),
+    "learner: before the release": Moment("learner", f"{RING}.release", BEFORE, 40),
+    "learner: in the update": Moment("learner", "rltrain.algos.adam:FlatAdam.step", BEFORE, 25),
+    "learner: before publication": Moment("learner", "rltrain.shm.weights:WeightBoard.publish", BEFORE),
+    "learner: after publication": Moment("learner", "rltrain.shm.weights:WeightBoard.publish", AFTER),
+    "learner: before a checkpoint": Moment("learner", f"{STORE}:_write_durably", BEFORE, 2),
+    "learner: before the rename": Moment("learner", "os:replace", BEFORE, 2),
+    "learner: after the rename": Moment("learner", "os:replace", AFTER, 2),
+    "learner: before old ones go": Moment("learner", f"{STORE}:CheckpointStore._remove_old", BEFORE, 2),
+}
+
+
+def arm(moment: str, once: str) -> None:
+    """Make this process die at the moment if it is the one, unless the file `once` says that it has."""
+    chosen = MOMENTS.get(moment)
+    name = Path("/proc/self/comm").read_text().strip().removeprefix("rl:")
+    if chosen is None or chosen.process != name or os.path.exists(once):
+        return
+    module_name, _, path = chosen.place.partition(":")
+    owner: Any = importlib.import_module(module_name)
+    *outer, last = path.split(".")
+    for part in outer:
+        owner = getattr(owner, part)
+    method, calls = getattr(owner, last), 0
+
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        answer = method(*args, **kwargs) if chosen.is_after or calls != chosen.call else None
+        if calls == chosen.call:
+            die(once)
+        return answer
+
+    setattr(owner, last, wrapped)
+
+
+def die(once: str) -> None:
+    """Kill this process, the first time."""
+    try:
+        with open(once, "x"):
+            os.kill(os.getpid(), signal.SIGKILL)
+    except FileExistsError:
+        return
+
+
+def make_env(moment: str, once: str, n: int = 20) -> Count:
+    """Build an env; the constructor runs in every process that has envs."""
+    arm(moment, once)
+    return Count(n)
+
+
+def make_model(spec: EnvSpec, moment: str, once: str) -> nn.Module:
+    """Build a small network with the observations' statistics in it; runs in the learner, the server, the evaluator."""
+    arm(moment, once)
+    model = ActorCritic(spec, ModelSection(hidden_sizes=(16,)).model_dump(), normalize_obs=True)
+    model.initialize(torch.Generator().manual_seed(torch.initial_seed()))
+    return model
