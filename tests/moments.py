@@ -1,14 +1,17 @@
-"""An environment and a network that kill their own process once, at a chosen moment of its work.
+"""An environment and a network that end their own process, at a chosen moment of its work and in a chosen way.
 
-`env.id = "tests.moments:make_env"` with `env.kwargs = {moment, once}`, `model.kind = "tests.moments:make_model"` with
-the same in `model.kwargs`. The moment is one entry of `MOMENTS`; `none` never comes.
+`env.id = "tests.moments:make_env"` with `env.kwargs = {moment, once, cause}`, `model.kind =
+"tests.moments:make_model"` with the same in `model.kwargs`. The moment is one entry of `MOMENTS`; `none` never comes.
 """
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import os
 import signal
+import sys
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,7 +33,7 @@ class Moment:
 
     Args:
         process: name of the process that dies.
-        place: `module:Class.method` or `module:function`.
+        place: `module:Class.method` or `module:function`; nothing for the moment in which env or network is built.
         is_after: right after the call, else right before it.
         call: at which call, counted from 1, once the process has begun to work.
     """
@@ -62,16 +65,21 @@ MOMENTS = {
     "learner: before a checkpoint": Moment("learner", f"{STORE}:_write_durably", BEFORE, 2),
     "learner: before the rename": Moment("learner", "os:replace", BEFORE, 2),
     "learner: after the rename": Moment("learner", "os:replace", AFTER, 2),
+    "learner: built": Moment("learner", "", BEFORE),
+    "server: built": Moment("inference", "", BEFORE),
+    "actor: built": Moment("actor-0", "", BEFORE),
     "learner: before old ones go": Moment("learner", f"{STORE}:CheckpointStore._remove_old", BEFORE, 2),
 }
 
 
-def arm(moment: str, once: str) -> None:
+def arm(moment: str, once: str, cause: str) -> None:
     """Make this process die at the moment if it is the one, unless the file `once` says that it has."""
     chosen = MOMENTS.get(moment)
     name = Path("/proc/self/comm").read_text().strip().removeprefix("rl:")
     if chosen is None or chosen.process != name or os.path.exists(once):
         return
+    if not chosen.place:
+        return die(once, cause)
     module_name, _, path = chosen.place.partition(":")
     owner: Any = importlib.import_module(module_name)
     *outer, last = path.split(".")
@@ -84,30 +92,47 @@ def arm(moment: str, once: str) -> None:
         calls += 1
         answer = method(*args, **kwargs) if chosen.is_after or calls != chosen.call else None
         if calls == chosen.call:
-            die(once)
+            die(once, cause)
         return answer
 
     setattr(owner, last, wrapped)
 
 
-def die(once: str) -> None:
-    """Kill this process, the first time."""
+def die(once: str, cause: str) -> None:
+    """End this process, the first time; or hang."""
     try:
         with open(once, "x"):
-            os.kill(os.getpid(), signal.SIGKILL)
+            pass
     except FileExistsError:
         return
+    CAUSES[cause]()
 
 
-def make_env(moment: str, once: str, n: int = 20) -> Count:
+def _raise() -> None:
+    raise ValueError("boom")
+
+
+CAUSES = {
+    "raise": _raise,
+    "exit": lambda: sys.exit(3),
+    "_exit": lambda: os._exit(3),
+    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "segv": lambda: ctypes.string_at(0),
+    "abort": os.abort,
+    "hang": lambda: threading.Event().wait(),
+    "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
+}
+
+
+def make_env(moment: str, once: str, cause: str = "kill", n: int = 20) -> Count:
     """Build an env; the constructor runs in every process that has envs."""
-    arm(moment, once)
+    arm(moment, once, cause)
     return Count(n)
 
 
-def make_model(spec: EnvSpec, moment: str, once: str) -> nn.Module:
+def make_model(spec: EnvSpec, moment: str, once: str, cause: str = "kill") -> nn.Module:
     """Build a small network with the observations' statistics in it; runs in the learner, the server, the evaluator."""
-    arm(moment, once)
+    arm(moment, once, cause)
     model = ActorCritic(spec, ModelSection(hidden_sizes=(16,)).model_dump(), normalize_obs=True)
     model.initialize(torch.Generator().manual_seed(torch.initial_seed()))
     return model

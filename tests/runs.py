@@ -195,8 +195,10 @@ def resume(directory: Path, *arguments: str, **how: Any) -> Running:
     return Running(directory, "run", "--resume", "latest", *arguments, **how)
 
 
-def train_all(directory: Path, runs: dict[str, dict[str, Any]], at_once: int = 3) -> dict[str, Ended]:
-    """Run several configurations to their end, a few at the same time."""
+def train_all(
+    directory: Path, runs: dict[str, dict[str, Any]], at_once: int = 3, leaves_nothing: bool = False
+) -> dict[str, Ended]:
+    """Run several configurations to their end, a few at the same time; AssertionError where one leaves a process."""
     waiting, started, ended = list(runs.items()), {}, {}
     try:
         while waiting or len(ended) < len(runs):
@@ -205,6 +207,8 @@ def train_all(directory: Path, runs: dict[str, dict[str, Any]], at_once: int = 3
                 started[name] = train(directory / name, options)
             first = next(name for name in started if name not in ended)
             ended[first] = started[first].end()
+            if leaves_nothing:
+                until(lambda: not started[first].survivors(), f"no process of {first!r} is left", 10)  # noqa: B023
     finally:
         for run in started.values():
             run.__exit__()

@@ -72,14 +72,13 @@ def death_error(child: Child, place: str = "", reason: str = "") -> RltrainError
         place: where it was, words after a space.
         reason: why it is not restarted, a sentence.
     """
-    told = told_error(child)
-    if told is not None:
-        return told
+    worded = told_error(child)
+    if worded is not None:
+        return worded
     end = f"{child.name} (pid {child.pid}) {child.describe_end()}{place}.{child.hint()}"
-    lines = [f"{end} {reason}" if reason else end]
-    lines += [child.error["traceback"] if child.error else log_tail(child)]
-    lines.append(f"Its log: {child.log.path}")
-    return WorkerDied("\n".join(lines))
+    told = child.error["traceback"] if child.error else log_tail(child)
+    lines = [f"{end} {reason}" if reason else end, told, f"Its log: {child.log.path}"]
+    return WorkerDied("\n".join(line for line in lines if line))
 
 
 def last_known(learner: CounterRow, checkpoints: Path) -> dict[str, Any]:

@@ -79,10 +79,10 @@ class Recovery:
         return not self.has_given_up and (self.fleet.children["learner"].is_alive or comes_back)
 
     def waiting(self) -> str:
-        """Return in words which restarts are a second or more away, nothing where there are none."""
-        now = time.monotonic()
-        waits = [f"{name} starts again in {at - now:.0f} s" for name, at in self.due.items() if at >= now + 1]
-        return ", ".join(waits)
+        """Return in words which processes start again in a second or later, nothing where none does."""
+        soon = time.monotonic() + 1
+        names = [name for name, at in self.due.items() if at >= soon]
+        return f"waiting to restart {', '.join(names)}" if names else ""
 
     def on_end(self, child: Child) -> None:
         """Decide what follows the end of a child that ended while training."""

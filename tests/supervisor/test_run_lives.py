@@ -18,7 +18,6 @@ LONG_ENOUGH = {
     "env.normalize_obs": True, "supervision.restart_backoff_s": 0.05,
 }  # fmt: skip
 LOCKSTEP = ("overlap", "sync")
-SCHEDULES = (*LOCKSTEP, "async")
 VICTIMS = ("inference", "learner")
 
 
@@ -48,8 +47,15 @@ def undisturbed(tmp_path_factory):
     return train_all(folder, {s: {**LONG_ENOUGH, "pipeline.schedule": s} for s in LOCKSTEP})
 
 
-@pytest.mark.parametrize("name", VICTIMS)
-@pytest.mark.parametrize("schedule", SCHEDULES)
+KILLED = [
+    *(("overlap", "inference"), ("sync", "learner")),
+    *(pytest.param(schedule, name, marks=pytest.mark.stress)
+      for schedule, name in (("sync", VICTIMS[0]), ("overlap", VICTIMS[1]), *(("async", name) for name in VICTIMS))),
+]  # fmt: skip
+"""The last four take twenty seconds; `test_run_moments.py` has the moments that matter."""
+
+
+@pytest.mark.parametrize(("schedule", "name"), KILLED)
 def test_run_goes_on_after_a_death_and_comes_to_the_same_weights(tmp_path, undisturbed, schedule, name):
     ended = killed(tmp_path, schedule, name).finished()
     assert ended.summary["restarts"] == 1

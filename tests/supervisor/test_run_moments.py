@@ -69,10 +69,10 @@ def test_run_goes_on_after_a_death_at_a_chosen_moment(usual, undisturbed, schedu
 
 
 @pytest.mark.stress
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("moment", [moment for moment in MOMENTS if not moment.endswith("built")])
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_run_goes_on_after_a_death_at_every_moment(tmp_path, undisturbed, schedule, moment):
-    """Sixty runs take three minutes."""
+    """Sixty runs take four minutes."""
     if schedule == "async" and moment == "actor: before its envs' states":
         pytest.skip("an asynchronous run saves no states of envs")
     with train(tmp_path, options(tmp_path, schedule, moment)) as run:
