@@ -157,10 +157,10 @@ class Fleet:
 
     def kill_all(self) -> None:
         """Kill every child that is left, and reap it."""
-        for child in self.alive():
-            end(child, signal.SIGKILL)
         deadline = time.monotonic() + 5
         while self.alive() and time.monotonic() < deadline:
+            for child in self.alive():  # one that was just forked says only now which pid is its
+                end(child, signal.SIGKILL)
             self.poll(0.1)
 
     def close(self) -> None:

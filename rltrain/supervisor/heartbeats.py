@@ -47,6 +47,15 @@ class Heartbeats:
             elif not (child.role == "learner" and is_learner_exempt):
                 self._check(child, self.rows[child.name])
 
+    def kill_stuck(self, children: list[Child]) -> None:
+        """Kill, at the end of a run, what will not end by itself: the silent, who may hang, and those still starting.
+
+        Nobody waits for what they do, so that a quarter of `supervision.shutdown_grace_s` is silence enough.
+        """
+        for child in children:
+            if not child.is_ready or self.rows[child.name].heartbeat_age_s > self.limits.shutdown_grace_s / 4:
+                end(child, signal.SIGKILL)
+
     def _check(self, child: Child, row: CounterRow) -> None:
         age = row.heartbeat_age_s
         if age <= self.limits.heartbeat_timeout_s:

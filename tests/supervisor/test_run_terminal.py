@@ -25,17 +25,41 @@ AS_CONTROLLING_TERMINAL = (
 )  # fmt: skip
 
 
-class Terminal:
-    """A pseudo-terminal of 80x30 with a run on it, its output collected by a thread until the far end closes."""
+FAILING_DASHBOARD = """
+import sys
+from rltrain.cli import main
+from rltrain.telemetry.dashboard import Dashboard
 
-    def __init__(self, directory: Path, options: dict):
+draw, drawn = Dashboard.lines, []
+
+def lines(self, *arguments):
+    drawn.append(1)
+    if len(drawn) == 2:
+        raise ZeroDivisionError("in a frame")
+    return draw(self, *arguments)
+
+Dashboard.lines = lines
+main(sys.argv[4:])
+"""
+
+
+class Terminal:
+    """A pseudo-terminal of 80x30 with a run on it, its output collected by a thread until the far end closes.
+
+    Args:
+        directory: where the run works.
+        options: of the run.
+        code: a program that takes the place of `rltrain`.
+    """
+
+    def __init__(self, directory: Path, options: dict, code: str = ""):
         self.ours, theirs = os.openpty()
         termios.tcsetwinsize(self.ours, (30, 80))
         self.before = termios.tcgetattr(theirs)
         self.screen = bytearray()
         self.run = train(
-            directory, options, streams=(theirs, theirs, theirs), prefix=AS_CONTROLLING_TERMINAL,
-            environ={"TERM": "xterm-256color"},
+            directory, options, streams=(theirs, theirs, theirs), environ={"TERM": "xterm-256color"},
+            prefix=(*AS_CONTROLLING_TERMINAL, *((sys.executable, "-c", code) if code else ())),
         )  # fmt: skip
         self.theirs = theirs  # kept open: its attributes are looked at in the end
         self.reader = threading.Thread(target=self._read)
@@ -106,6 +130,7 @@ ENDINGS = {
     "ctrl-c twice": (LONG, press_twice, 130, "SIGINT, then SIGINT: stopped at once"),
     "ctrl-backslash": (LONG, press_backslash, 131, "SIGQUIT: stopped at once"),
     "sigterm": (LONG, send_term, 143, "stopped"),
+    "dashboard fails": ({"run.total_env_steps": 40_000}, end_normally, 0, "finished", FAILING_DASHBOARD),
     "env error": ({**LONG, **toy("Boom", k=57, n=20), "supervision.max_restarts": 0}, end_normally, 4, "boom"),
 }
 
@@ -115,8 +140,8 @@ def terminals(tmp_path_factory):
     folder = tmp_path_factory.mktemp("terminals")
     started, found = {}, {}
     try:
-        for name, (options, *_) in ENDINGS.items():
-            started[name] = Terminal(folder / name.replace(" ", "-"), options)
+        for name, (options, _, _, _, *code) in ENDINGS.items():
+            started[name] = Terminal(folder / name.replace(" ", "-"), options, *code)
         for name, terminal in started.items():
             ENDINGS[name][1](terminal)
             found[name] = (*terminal.end(), terminal)
@@ -130,7 +155,7 @@ def terminals(tmp_path_factory):
 @pytest.mark.parametrize("name", ENDINGS)
 def test_terminal_is_given_back_whatever_the_end(terminals, name):
     ended, after, terminal = terminals[name]
-    code, text = ENDINGS[name][2:]
+    code, text = ENDINGS[name][2:4]
     screen = bytes(terminal.screen)
     assert ended.returncode == code, ended.stdout[-2000:]
     assert screen.rfind(SHOW) > screen.rfind(HIDE) >= 0, "the cursor was hidden and is shown"
@@ -152,6 +177,14 @@ def test_stopped_run_says_so_in_its_summary_also_when_it_was_stopped_at_once(ter
     summary = terminals[name][0].summary
     assert (summary["state"], summary["exit_code"]) == ("stopped", code)
     assert summary["env_steps"] > 0
+
+
+def test_dashboard_that_fails_gives_way_to_plain_lines_and_the_run_goes_on(terminals):
+    ended, _, _ = terminals["dashboard fails"]
+    shown = ended.stdout[ended.stdout.rfind(SHOW.decode()) :]
+    assert "warning: the dashboard failed (ZeroDivisionError: in a frame); going on with plain lines" in shown
+    assert "Traceback" in ended.log("supervisor"), "it is kept"
+    assert ended.summary["env_steps"] >= 40_000
 
 
 def test_output_of_envs_is_in_the_logs_and_not_on_the_screen(terminals):
