@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.runs import Ended, Running, resume, toy, train, until
+from tests.runs import Ended, Running, resume, train, until
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -110,11 +110,14 @@ def test_run_with_full_rings_and_a_slow_learner_ends_after_its_last_step(tmp_pat
 @pytest.mark.parametrize("stuck", ["env", pytest.param("inference", marks=pytest.mark.stress)])
 def test_run_with_a_stuck_process_stops_within_seconds_and_saves(tmp_path, stuck):
     """Case E16: Ctrl-C works while one waits for what never comes."""
-    env = toy("Hang", k=200) if stuck == "env" else toy("Count", n=20)
-    with train(tmp_path, {**LONG, **env, "supervision.shutdown_grace_s": 8.0}) as run:
+    hangs = tmp_path / "hangs"
+    env = {"env.id": "tests.moments:make_env", "env.kwargs.moment": "actor: fragment half full",
+           "env.kwargs.cause": "hang", "env.kwargs.once": str(hangs)}  # fmt: skip
+    options = {**LONG, **(env if stuck == "env" else {}), "supervision.shutdown_grace_s": 8.0}
+    with train(tmp_path, options) as run:
         workers = run.wait_training()
         if stuck == "env":
-            until(lambda: "0 steps/s" in run.out.read_text().splitlines()[-1], "nothing comes any more")
+            until(hangs.exists, "the env hangs")
         else:
             workers[stuck].suspend()
         began = time.monotonic()
