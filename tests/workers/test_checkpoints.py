@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -96,9 +97,61 @@ def test_save_of_non_finite_weights_is_refused_by_name(tmp_path, bad):
     store.save(state(), 1, None)
     broken = state()
     broken["model"]["weight"][17] = bad
-    with pytest.raises(TrainingError, match="1 of 1000 values of the model's weight"):
+    with pytest.raises(TrainingError, match=r"1 of 1000 values of model\.weight are"):
         store.save(broken, 2, None)
     assert names(tmp_path) == [name(1)]
+
+
+@pytest.mark.parametrize(
+    "path", ["optimizer.mean", "optimizer.mean_square", "optimizer.num_steps", "reward_scaler.variance"]
+)
+def test_save_of_a_non_finite_optimiser_or_statistic_is_refused_by_name(tmp_path, path):
+    broken = state()
+    part, name = path.split(".")
+    broken["train_state"][part][name].fill_(float("inf"))
+    with pytest.raises(TrainingError, match=f"values of train_state.{path} are not finite"):
+        CheckpointStore(tmp_path, keep=1, keep_best=True).save(broken, 2, None)
+    assert names(tmp_path) == []
+
+
+def test_save_of_tensors_of_another_device_copies_them_to_the_cpu(tmp_path):
+    """A tensor of the device `meta` cannot be copied, which shows that it is tried."""
+    elsewhere = state()
+    elsewhere["train_state"]["optimizer"]["mean"] = torch.zeros(16, device="meta")
+    with pytest.raises(NotImplementedError, match="copy out of meta tensor"):
+        CheckpointStore(tmp_path, keep=1, keep_best=True).save(elsewhere, 1, None)
+
+
+def test_load_of_a_file_with_cuda_tensors_gives_tensors_of_the_cpu(tmp_path, monkeypatch):
+    """The file says `cuda:0` of each tensor; without `map_location` only a machine with such a device reads it."""
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.serialization, "location_tag", lambda storage: "cuda:0")
+        path = CheckpointStore(tmp_path, keep=1, keep_best=True).save(state(3.0), 1, None)
+    assert b"cuda:0" in path.read_bytes()
+    loaded, *_ = CheckpointStore.load(path)
+    assert loaded["model"]["weight"].device.type == "cpu"
+    assert torch.equal(loaded["model"]["weight"], torch.full((1000,), 3.0))
+
+
+class Runs:
+    """Unpickled, it makes a file."""
+
+    def __init__(self, flag):
+        self.flag = flag
+
+    def __reduce__(self):
+        return os.system, (f"touch {self.flag}",)
+
+
+def test_load_of_a_pickle_that_would_run_a_command_refuses_it_unrun(tmp_path):
+    flag = tmp_path / "flag"
+    folder = tmp_path / "checkpoints"
+    path = CheckpointStore(folder, keep=1, keep_best=True).save({**state(), "note": Runs(flag)}, 1, None)
+    with pytest.raises(CheckpointError, match="is damaged or not a checkpoint of rltrain: its content cannot be read"):
+        CheckpointStore.load(path)
+    assert not flag.exists()
+    torch.load(path, weights_only=False)
+    assert flag.exists(), "else this test could not fail"
 
 
 def test_load_recognises_a_flipped_bit_anywhere(tmp_path):
@@ -193,6 +246,20 @@ def test_save_on_a_full_disk_leaves_the_old_ones_and_succeeds_later(small_disk):
     assert CheckpointStore.load(small_disk)[0]["version"] == 1
     store.save(state(3.0, size=1000), 3, None)
     assert CheckpointStore.load(small_disk)[0]["version"] == 3
+
+
+@pytest.mark.parametrize(
+    ("keep", "num_saves", "num_more"), [(2, 1, 1), (2, 9, 3), (5, 2, 2), (5, float("inf"), 6), (1, 0, 1)]
+)
+def test_missing_room_counts_the_checkpoints_that_will_lie_side_by_side(small_disk, keep, num_saves, num_more):
+    """One is there already; the one being written comes on top of those that are kept."""
+    store = CheckpointStore(small_disk, keep=keep, keep_best=True)
+    store.save(state(size=10), 1, None)
+    free = shutil.disk_usage(small_disk).free
+    said = store.missing_room(free // num_more + 1, num_saves)
+    assert f"{num_more} more of about" in said
+    assert f"{free:,} bytes free" in said
+    assert store.missing_room(free // num_more, num_saves) is None
 
 
 LIMITED = """
