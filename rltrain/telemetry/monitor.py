@@ -220,6 +220,7 @@ class Monitor:
         verdict = self._try("the verdict", lambda: judge_whole(total, schedule, has_failed, self.cores), None)
         self.verdict = verdict
         last = self._try("taking the last sample", lambda: self._last(total), total)
+        self._warn_of_long_episode(last)
         shown = None if has_failed else verdict
         self._show(lambda display: display.update(last, shown, list(self.warnings), summary["state"], is_last=True))
         self.stop()

@@ -8,6 +8,7 @@ import signal
 import sys
 import termios
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -28,13 +29,13 @@ AS_CONTROLLING_TERMINAL = (
 class Terminal:
     """A pseudo-terminal of 80x30 with a run on it, its output collected by a thread until the far end closes."""
 
-    def __init__(self, directory: Path, options: dict):
+    def __init__(self, directory: Path, options: dict, prefix: tuple[str, ...] = AS_CONTROLLING_TERMINAL):
         self.ours, theirs = os.openpty()
         termios.tcsetwinsize(self.ours, (30, 80))
         self.before = termios.tcgetattr(theirs)
         self.screen = bytearray()
         self.run = train(
-            directory, options, streams=(theirs, theirs, theirs), prefix=AS_CONTROLLING_TERMINAL,
+            directory, options, streams=(theirs, theirs, theirs), prefix=prefix,
             environ={"TERM": "xterm-256color"},
         )  # fmt: skip
         self.theirs = theirs  # kept open: its attributes are looked at in the end
@@ -180,6 +181,7 @@ def test_run_without_terminal_prints_plain_lines_alone(piped):
     assert "\x1b" not in ended.stdout + ended.stderr
     assert "chatty" not in ended.stdout + ended.stderr
     assert len(ended.stdout.splitlines()) > 3
+    assert len(ended.stdout) < 4000
     assert ended.stderr == ""
 
 
@@ -190,12 +192,19 @@ def test_run_goes_on_quietly_when_its_reader_has_gone(piped):
     assert ended.summary["state"] == "finished"
 
 
-def test_interrupt_while_starting_ends_at_once_and_leaves_nothing(tmp_path):
-    with train(tmp_path, LONG) as run:
-        until(lambda: len(run.survivors()) > 2, "the first children")
-        os.killpg(run.process.pid, signal.SIGINT)
-        ended = run.end()
-        until(lambda: not run.survivors(), "no process is left", limit_s=15)
-    assert ended.returncode == 130
-    assert len(ended.stderr.splitlines()) <= 5
-    assert "Traceback" not in ended.stderr
+@pytest.mark.stress
+def test_run_in_a_log_file_for_a_minute_is_short_and_plain(tmp_path):
+    """Case T02; takes one minute, on a machine that does nothing else."""
+    into_log = ("sh", "-c", 'exec "$@" > log 2>&1 < /dev/null', "sh")
+    log = tmp_path / "log"
+    with train(tmp_path, {"run.total_env_steps": 10**9}, prefix=into_log) as run:
+        began = time.monotonic()
+        until(lambda: log.exists() and log.read_text().count("\n") >= 1, "the first line", limit_s=10)
+        until(lambda: time.monotonic() > began + 60, "a minute")
+        run.signal(signal.SIGTERM)
+        assert run.end().returncode == 143
+    content = log.read_bytes()
+    assert b"\x1b" not in content
+    assert b"\r" not in content
+    assert len(re.findall(rb"(?m)^[\d.]+ s  steps", content)) >= 3
+    assert len(content) < 100_000
