@@ -3,7 +3,8 @@
 Owns: the checkpoint folder, through `CheckpointStore`; the env states and the weights that a resumed run starts with.
 Written by: the learner, its only caller. Read by: a learner that resumes, and evaluation.
 Blocks on: the disk; in a lockstep schedule, the actors' snapshots. Unblocked by: the actors, or half of
-`supervision.shutdown_grace_s`, after which the checkpoint is written without the states that are missing.
+`supervision.shutdown_grace_s` (at once when one of them is silent for as long already), after which the checkpoint is
+written without the states that are missing.
 If the peer dies: an actor's env state is missing, and its envs start afresh when the run is resumed.
 
 A checkpoint of a lockstep schedule is exact: it is taken where a version ends and holds the env states at the start
@@ -34,6 +35,7 @@ from rltrain.shm.snapshots import SnapshotArea
 from rltrain.shm.weights import WeightBoard
 from rltrain.workers.channel import Channel
 from rltrain.workers.checkpoints import CheckpointStore, DiskFullError
+from rltrain.workers.peers import Peers
 
 log = logging.getLogger(__name__)
 _LOOK_S = 0.02
@@ -109,6 +111,7 @@ class Saver:
         """
         self.control, self.board, self.snapshots = Control(arena), WeightBoard(arena), SnapshotArea(arena)
         self.counters = counters
+        self.peers = Peers(arena, self.config.supervision.shutdown_grace_s / 2)
         limits = self.config.checkpoint
         self.store = CheckpointStore(run_folder / "checkpoints", limits.keep, limits.keep_best)
         num_saves = max(0, self.config.run.total_env_steps - env_steps) / (limits.every_env_steps or math.inf)
@@ -147,6 +150,8 @@ class Saver:
                 if lane not in found and snapshot is not None and snapshot[0] == version:
                     found[lane] = snapshot[1]
             if len(found) < self.num_lanes:
+                if self.peers.are_silent:
+                    break
                 self.control.wait(_LOOK_S)
                 self.counters.beat()
         return found
