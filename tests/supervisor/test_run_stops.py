@@ -137,7 +137,7 @@ USUAL = ("hanging env", "stopped server", "stopped learner")
 def held_options(folder: Path, moment: str, cause: str, schedule: str) -> dict:
     mine = {"moment": moment, "cause": cause, "once": str(folder / "held")}
     return {
-        "env.id": "tests.moments:make_env", "model.kind": "tests.moments:make_model", "env.normalize_obs": True,
+        "env.id": "tests.rude_envs:AtMoment", "model.kind": "tests.rude_models:make_model", "env.normalize_obs": True,
         **{f"{section}.kwargs.{name}": value for section in ("env", "model") for name, value in mine.items()},
         **LONG, "supervision.heartbeat_timeout_s": 600.0, "supervision.shutdown_grace_s": GRACE_S,
         "pipeline.schedule": schedule,
