@@ -28,10 +28,14 @@ class Heartbeats:
         limits: `supervision` of the configuration.
         rows: counter row of each process, by name.
         warn: told of each process that is killed.
+        kill: kills a child, also one that was never forked.
     """
 
-    def __init__(self, limits: SupervisionSection, rows: dict[str, CounterRow], warn: Callable[[str], None]):
-        self.limits, self.rows, self.warn = limits, rows, warn
+    def __init__(
+        self, limits: SupervisionSection, rows: dict[str, CounterRow], warn: Callable[[str], None],
+        kill: Callable[[Child], None],
+    ):
+        self.limits, self.rows, self.warn, self.kill = limits, rows, warn, kill
         self._asked_for_stack: dict[str, int] = {}
         """Name -> how many lines its log had then."""
         self._held_at_s: float | None = None
@@ -47,16 +51,18 @@ class Heartbeats:
             if not child.is_ready:
                 if time.monotonic() - child.started_s > self.limits.boot_timeout_s:
                     child.is_silent = True
-                    end(child, signal.SIGKILL)
+                    self.kill(child)
             elif not (child.role == "learner" and is_learner_exempt):
                 self._check(child, self.rows[child.name])
 
     def is_hopeless(self, child: Child) -> bool:
-        """Whether a child that was told to end is silent for so long that it will not: its env hangs, or it is stopped.
+        """Whether a child that was told to end will not: it still starts, its env hangs, or it is stopped.
 
-        For as long the learner waits for it once the run is to end; the learner itself may have much to finish.
+        Half of the grace is silence enough: for as long the learner waits for it once the run is to end. The learner
+        itself may have much to finish.
         """
-        return child.role != "learner" and self.rows[child.name].heartbeat_age_s > self.limits.shutdown_grace_s / 2
+        is_silent = self.rows[child.name].heartbeat_age_s > self.limits.shutdown_grace_s / 2
+        return child.role != "learner" and (is_silent or not child.is_ready)
 
     def end_stopped(self, learner: Child) -> None:
         """Kill the learner, for whose checkpoint a run that is to end waits, where it is held by SIGSTOP.
@@ -70,7 +76,7 @@ class Heartbeats:
         elif time.monotonic() - self._held_at_s > HELD_S:
             learner.is_silent = True
             self.warn("learner is held by SIGSTOP and cannot write a checkpoint: it is killed")
-            end(learner, signal.SIGKILL)
+            self.kill(learner)
 
     def _check(self, child: Child, row: CounterRow) -> None:
         age = row.heartbeat_age_s
@@ -85,7 +91,7 @@ class Heartbeats:
             calls = _innermost_calls(child.log.tail(min(TAIL_LINES, num_new)))
             where = " | ".join(calls) or "it does not even say where it is, as one that was stopped"
             self.warn(f"{child.name} silent for {age:.0f} s in state {row.state}: {where}")
-            end(child, signal.SIGKILL)
+            self.kill(child)
 
 
 def _is_held(pid: int) -> bool:

@@ -64,7 +64,7 @@ class Recovery:
         self.memory = memory
         self.has_learned = False
         self.dead_actors = DeadActors(memory, self.fleet.plans)
-        self.heartbeats = Heartbeats(self.config.supervision, memory.rows, self.monitor.warn)
+        self.heartbeats = Heartbeats(self.config.supervision, memory.rows, self.monitor.warn, self.fleet.kill)
         self.fleet.is_hopeless = self.heartbeats.is_hopeless
         if not hasattr(self, "last_steps"):
             self.last_steps = LastSteps(memory, self.config.run.seed)

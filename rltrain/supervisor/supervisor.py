@@ -238,7 +238,10 @@ class Supervisor:
         try:
             self.folder.write_summary(summary)
         except RltrainError as error:
-            self.failure = self.failure or TrainingError(str(error))
+            if self.failure is None:
+                self.failure = TrainingError(str(error))
+            else:
+                self.failure.args = (f"{self.failure}\n{error}",)
 
     def close(self) -> None:
         """End every process and give everything back."""

@@ -6,12 +6,12 @@ If one dies: children keep running; the next fork starts another, at boot it is 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import rltrain
@@ -65,13 +65,23 @@ class Zygote:
     def fork(self, channel_fd: int, out_fd: int) -> None:
         """Ask for a child with this end of a channel and this output; it will say what its pid is."""
         request = {"fork": True}, (channel_fd, out_fd, out_fd)
-        assert self._channel is not None, "start comes first"
-        try:
-            self._channel.send(*request)
-        except ChannelClosed:
+        if self._channel is not None:
+            try:
+                return self._channel.send(*request)
+            except ChannelClosed:
+                self._channel.close()
+        self.start()
+        assert self._channel is not None, "it has just been started"
+        return self._channel.send(*request)
+
+    def kill(self) -> None:
+        """Kill it, as it does not fork what it should; the next fork starts another."""
+        if self._process is not None and self._channel is not None:
             self._channel.close()
-            self.start()
-            self._channel.send(*request)
+            self._channel = None
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._process.pid, signal.SIGKILL)  # reaped by the launcher
+            self._process = None
 
     def check(self, statuses: dict[int, int]) -> None:
         """Raise BootError when it has ended, `statuses` being the exit codes of reaped processes by pid."""
@@ -82,14 +92,11 @@ class Zygote:
 
     def close(self) -> None:
         """End it."""
-        if self._process is not None and self._channel is not None:
-            self._channel.close()
-            try:
-                os.kill(self._process.pid, signal.SIGKILL)
-                os.waitpid(self._process.pid, 0)
-            except (ProcessLookupError, ChildProcessError):
-                pass
-            self._process = None
+        pid = self.pid
+        if pid is not None:
+            self.kill()
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, 0)
 
 
 def _command(channel_fd: int, kind: str) -> list[str]:
@@ -105,7 +112,7 @@ def _command(channel_fd: int, kind: str) -> list[str]:
     return [sys.executable, "-P", "-c", code, package_root, str(channel_fd), str(os.getpid()), kind]
 
 
-@contextmanager
+@contextlib.contextmanager
 def _ending_signals_blocked() -> Iterator[None]:
     """Start a child deaf to Ctrl-C and SIGTERM, until it has said that it ignores them.
 

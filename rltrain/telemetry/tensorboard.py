@@ -190,7 +190,7 @@ class _EventFile:
         self._hparams, self._text_metadata, self._tensor_util = summary_v2, text_metadata, tensor_util
         self._scalar_metadata = scalar_metadata
         self._described: set[str] = set()
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(exist_ok=True)  # not its parents: a run folder that was moved is not made anew
         name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{next(_file_number)}"
         self._file = open(folder / name, "wb")
         self._records = RecordWriter(self._file)
