@@ -1,7 +1,8 @@
-"""An environment and a network that end their own process, at a chosen moment of its work and in a chosen way.
+"""Moments in a run's work at which a process ends itself, and the ways in which it does.
 
-`env.id = "tests.moments:make_env"` with `env.kwargs = {moment, once, cause}`, `model.kind =
-"tests.moments:make_model"` with the same in `model.kwargs`. The moment is one entry of `MOMENTS`; `none` never comes.
+`env.id = "tests.rude_envs:AtMoment"` with `env.kwargs = {moment, once, cause}`, `model.kind =
+"tests.rude_models:make_model"` with the same in `model.kwargs`: between them they are in every process of a run. The
+moment is one entry of `MOMENTS`; `none` never comes. Loads no torch, as actors do not.
 """
 
 from __future__ import annotations
@@ -15,14 +16,6 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import torch
-from torch import nn
-
-from rltrain.config.schema import ModelSection
-from rltrain.fields import EnvSpec
-from rltrain.models.actor_critic import ActorCritic
-from tests.toy_envs import Count
 
 BEFORE, AFTER = False, True
 
@@ -51,6 +44,8 @@ MOMENTS = {
     "actor: before publication": Moment("actor-0", f"{RING}.publish", BEFORE),
     "actor: after publication": Moment("actor-0", f"{RING}.publish", AFTER),
     "actor: before its envs' states": Moment("actor-0", "rltrain.shm.snapshots:SnapshotArea.write", BEFORE, 2),
+    "actor: after its envs' states": Moment("actor-0", "rltrain.shm.snapshots:SnapshotArea.write", AFTER, 1),
+    "actor: before a forward of its own": Moment("actor-0", "tests.rude_models:Small.policy", BEFORE, 300),
     "server: before the gather": Moment("inference", "rltrain.shm.row_copies:RowCopies.gather_step", BEFORE, 300),
     "server: before the forward": Moment("inference", "rltrain.models.actor_critic:ActorCritic.policy", BEFORE, 300),
     "server: before the scatter": Moment("inference", "rltrain.shm.row_copies:RowCopies.scatter_step", BEFORE, 300),
@@ -68,6 +63,7 @@ MOMENTS = {
     "learner: built": Moment("learner", "", BEFORE),
     "server: built": Moment("inference", "", BEFORE),
     "actor: built": Moment("actor-0", "", BEFORE),
+    "evaluator: in an episode": Moment("evaluator", "tests.toy_envs:Count.step", BEFORE, 50),
     "learner: before old ones go": Moment("learner", f"{STORE}:CheckpointStore._remove_old", BEFORE, 2),
 }
 
@@ -122,17 +118,3 @@ CAUSES = {
     "hang": lambda: threading.Event().wait(),
     "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
 }
-
-
-def make_env(moment: str, once: str, cause: str = "kill", n: int = 20) -> Count:
-    """Build an env; the constructor runs in every process that has envs."""
-    arm(moment, once, cause)
-    return Count(n)
-
-
-def make_model(spec: EnvSpec, moment: str, once: str, cause: str = "kill") -> nn.Module:
-    """Build a small network with the observations' statistics in it; runs in the learner, the server, the evaluator."""
-    arm(moment, once, cause)
-    model = ActorCritic(spec, ModelSection(hidden_sizes=(16,)).model_dump(), normalize_obs=True)
-    model.initialize(torch.Generator().manual_seed(torch.initial_seed()))
-    return model

@@ -10,7 +10,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from gymnasium import spaces
+
 from rltrain.shm.mailbox import Mailboxes
+from tests.moments import arm
 from tests.toy_envs import Count
 
 
@@ -99,3 +103,39 @@ class WithChild(Count):
     def __init__(self, n: int = 20):
         super().__init__(n)
         print(subprocess.Popen(["sleep", "300"]).pid, flush=True)
+
+
+class AtMoment(Count):
+    """Ends its process at a moment of `tests/moments.py`, whichever process it is.
+
+    Args:
+        moment: a key of `moments.MOMENTS`, or `none`.
+        once: a path; the file is made at the death, and with it there the process lives.
+        cause: a key of `moments.CAUSES`.
+        n: length of an episode.
+    """
+
+    def __init__(self, moment: str, once: str, cause: str = "kill", n: int = 20):
+        super().__init__(n)
+        arm(moment, once, cause)
+
+
+class Marked(AtMoment):
+    """As `AtMoment`; each of its observations is another: its process, itself, its episode, its step."""
+
+    observation_space = spaces.Box(0, np.inf, (4,), np.float32)
+    num_built = 0
+
+    def __init__(self, moment: str, once: str, cause: str = "kill", n: int = 20):
+        super().__init__(moment, once, cause, n)
+        self.number, self.episode = Marked.num_built, 0
+        Marked.num_built += 1
+
+    def observe(self) -> np.ndarray:
+        """Return what names this step of this env in this life of its process; whole numbers below 2**24."""
+        return np.array([os.getpid(), self.number, self.episode, self.t], np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None):
+        """Begin another episode."""
+        self.episode += 1
+        return super().reset(seed=seed, options=options)
