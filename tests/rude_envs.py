@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -63,6 +64,23 @@ class Chatty(Count):
         sys.stdout.flush()
         os.write(1, b"chatty to descriptor 1\n")
         os.write(2, b"chatty to descriptor 2\n")
+        return super().step(action)
+
+
+class Paced(Chatty):
+    """Takes 2 ms for a step and writes a byte while the file `flag` is there."""
+
+    def __init__(self, flag: str, n: int = 20):
+        super().__init__(n)
+        self.flag = flag
+
+    def step(self, action: Any):
+        """Take its time, then write and count."""
+        with contextlib.suppress(FileNotFoundError):
+            flag = os.open(self.flag, os.O_WRONLY | os.O_APPEND)
+            os.write(flag, b".")
+            os.close(flag)
+            time.sleep(0.002)
         return super().step(action)
 
 

@@ -38,7 +38,7 @@ from rltrain.workers.checkpoints import CheckpointStore, DiskFullError
 log = logging.getLogger(__name__)
 _LOOK_S = 0.02
 _WARN_AGAIN_S = 60.0
-_TEXT_BYTES = 1 << 16
+_TEXT_BYTES = 1 << 14
 """Room for what is no tensor: the configuration, the spec, names, the archive's own tables."""
 _LEARNERS_OPTIONS = ("normalize_obs", "normalize_reward", "reward_clip")
 """Of the section `env`, what the learner does with rows; the envs don't know of it."""
