@@ -154,7 +154,7 @@ class Boot:
 
     def _hear(self, child: Child, message: dict[str, Any]) -> None:
         if "ready" in message:
-            child.is_ready = True
+            child.ready_s = time.monotonic()
             if child.role == "learner":
                 for other in self.fleet.children.values():
                     if other is not child:

@@ -17,6 +17,8 @@ from rltrain.supervisor.logs import TAIL_LINES
 
 HELD_S = 2.0
 """How long the learner may be held by SIGSTOP, as it may be let go, once the run is to end."""
+_LEAST_SILENCE_S = 1.0
+"""Of a process that waits in vain: those that idle give a sign five times a second."""
 SHOWN_CALLS = 4
 """Enough to reach the env's own code from within a wait of the standard library."""
 
@@ -61,7 +63,7 @@ class Heartbeats:
         Half of the grace is silence enough: for as long the learner waits for it once the run is to end. The learner
         itself may have much to finish.
         """
-        is_silent = self.rows[child.name].heartbeat_age_s > self.limits.shutdown_grace_s / 2
+        is_silent = self.rows[child.name].heartbeat_age_s > max(_LEAST_SILENCE_S, self.limits.shutdown_grace_s / 2)
         return child.role != "learner" and (is_silent or not child.is_ready)
 
     def end_stopped(self, learner: Child) -> None:
@@ -106,5 +108,5 @@ def _is_held(pid: int) -> bool:
 def _innermost_calls(log_lines: list[str]) -> list[str]:
     """Return where the main thread is, out of the log of a process that was just asked for its stack."""
     starts = [i for i, line in enumerate(log_lines) if line.startswith("Current thread")]
-    calls = log_lines[starts[-1] + 1 :] if starts else log_lines[-SHOWN_CALLS:]
+    calls = log_lines[starts[-1] + 1 :] if starts else []
     return [call.strip() for call in calls[:SHOWN_CALLS]]

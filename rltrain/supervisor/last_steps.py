@@ -74,9 +74,9 @@ class LastSteps:
         self._envs.setdefault(name, []).append(last.env_index if last else None)
         return last
 
-    def verdict(self, name: str, last: LastStep | None) -> str:
-        """Say, in a sentence after a space, that every death of this actor came from one env; or nothing."""
-        envs = self._envs[name]
+    def verdict(self, name: str, last: LastStep | None, num_deaths: int) -> str:
+        """Say, in a sentence after a space, that the last deaths of this actor all came from one env; or nothing."""
+        envs = self._envs[name][-num_deaths:]
         if last is None or len(envs) < 2 or set(envs) != {last.env_index}:
             return ""
         return f" All {len(envs)} deaths came from {last.env}: look at that environment, not at this machine."

@@ -39,7 +39,7 @@ from rltrain.workers.peers import Peers
 
 log = logging.getLogger(__name__)
 _LOOK_S = 0.02
-_RETRY_S = 0.2
+_RETRY_S = 0.5
 _WARN_AGAIN_S = 60.0
 _TEXT_BYTES = 1 << 14
 """Room for what is no tensor: the configuration, the spec, names, the archive's own tables."""
