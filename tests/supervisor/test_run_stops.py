@@ -102,7 +102,7 @@ def test_run_stopped_by_signal_is_resumed_at_its_last_step(stopped):
 SLOW = {
     **toy("Count", n=20), "pipeline.schedule": "async", "algo.name": "appo", "actors.groups_per_actor": 1,
     "model.kind": "tests.slow_models:make_model", "pipeline.fragment_length": 8, "learner.max_batch_fragments": 2,
-    "learner.min_batch_fragments": 1, "run.total_env_steps": 320,
+    "learner.min_batch_fragments": 1, "run.total_env_steps": 192,
 }  # fmt: skip
 """At most 32 env steps in a batch, which takes the learner 0.2 s."""
 
