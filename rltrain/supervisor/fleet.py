@@ -66,12 +66,13 @@ class Fleet:
 
     # -- starting ---------------------------------------------------------------------------------------------
 
-    def start(self, name: str, is_restart: bool = False) -> Child:
-        """Start the process of this name; an actor is told whether it is a restart."""
+    def start(self, name: str, life: int = 0) -> Child:
+        """Start the process of this name; an actor is told how many have had its place since the run began."""
         plan = self.plans[name]
         if plan.role == "actor":
-            plan = replace(plan, settings={**plan.settings, "is_restart": is_restart})
+            plan = replace(plan, settings={**plan.settings, "life": life})
         child = self.launcher.start(name, plan.role, plan.row, plan.settings, self.logs[name], plan.needs_torch)
+        child.life = life
         self.children[name] = child
         self.selector.register(child.channel, selectors.EVENT_READ, child)
         return child

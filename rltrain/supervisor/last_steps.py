@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from rltrain.envs.seeding import env_seed
+from rltrain.envs.seeding import env_seed, life_seed
 from rltrain.fields import ACTION
 from rltrain.supervisor.memory import RunMemory
 
@@ -57,11 +57,12 @@ class LastSteps:
         self.memory, self.seed = memory, seed
         self._envs: dict[str, list[int | None]] = {}
 
-    def of(self, name: str) -> LastStep | None:
+    def of(self, name: str, life: int) -> LastStep | None:
         """Return the step that a dead actor was in, None where it was not in an env; before its slots are taken back.
 
         Args:
             name: of the actor.
+            life: which of those that have had its place it was; decides on the seeds.
         """
         row = self.memory.rows[name]
         last = None
@@ -70,7 +71,8 @@ class LastSteps:
             actions = self.memory.ring.field(ACTION)[slot, step]
             first = env_index % len(actions)
             action = actions[first] if num_envs == 1 else actions
-            last = LastStep(env_index, num_envs, env_seed(self.seed, env_index), env_steps, action.tolist())
+            seed = env_seed(life_seed(self.seed, life), env_index)
+            last = LastStep(env_index, num_envs, seed, env_steps, action.tolist())
         self._envs.setdefault(name, []).append(last.env_index if last else None)
         return last
 

@@ -33,6 +33,8 @@ class Child:
     log: BoundedLog
     started_s: float
     pid: int | None = None
+    life: int = 0
+    """How many have had its place before, since the run began or went back to a checkpoint."""
     ready_s: float | None = None
     """When it said that it is ready, None before."""
     error: dict | None = None

@@ -96,7 +96,7 @@ class Recovery:
             return self.fail(told)
         last = None
         if child.role == "actor":
-            last = self.last_steps.of(child.name)
+            last = self.last_steps.of(child.name, child.life)
             self.dead_actors.disown(child.name)
         elif child.role == "evaluator":
             self.evaluations.abandon()
@@ -137,7 +137,7 @@ class Recovery:
         self.memory.rows[name].add("restarts")
         if name == "learner":
             return self._boot_again()
-        child = self.fleet.start(name, is_restart=True)
+        child = self.fleet.start(name, self.memory.rows[name].num_lives)
         if child.role != "actor":  # which first says what its envs are
             assert self.boot.spec is not None, "it has booted before"
             self.fleet.send(child, {"spec": self.boot.spec.to_dict()})
