@@ -31,8 +31,10 @@ class Runs:
 @pytest.fixture(scope="module")
 def running(tmp_path_factory):
     """A run that goes on until all tests of this file have looked at it, with a checkpoint."""
-    options = {"run.total_env_steps": 10**9, "checkpoint.every_env_steps": 1024, "eval.every_env_steps": 1024}
-    with train(tmp_path_factory.mktemp("running"), options) as run:
+    folder = tmp_path_factory.mktemp("running")
+    (folder / "flag").touch()
+    paced = {"env.id": "tests.rude_envs:Paced", "env.kwargs.flag": str(folder / "flag"), "run.total_env_steps": 10**9}
+    with train(folder, {**paced, "checkpoint.every_env_steps": 128, "eval.every_env_steps": 10**8}) as run:
         run.wait_training()
         until(lambda: run.ended_or(run.has_checkpoint), "a checkpoint")
         yield run
