@@ -189,7 +189,7 @@ def test_save_that_would_replace_a_checkpoint_leaves_it_when_there_is_no_room(sm
     """The old one is there until the new one is whole."""
     store = CheckpointStore(small_disk, keep=2, keep_best=True)
     store.save(state(1.0, size=300_000), 7, None)
-    with pytest.raises(DiskFullError):
+    with pytest.raises(CheckpointError):
         store.save(state(2.0, size=300_000), 7, None)
     assert CheckpointStore.load(small_disk)[0]["version"] == 1
 

@@ -19,7 +19,7 @@ from rltrain.models import build_model
 from rltrain.shm.arena import Arena, ArenaLayout
 from rltrain.workers.channel import Channel
 from rltrain.workers.checkpoint_content import validate
-from rltrain.workers.checkpoints import CheckpointStore, DiskFullError
+from rltrain.workers.checkpoints import CheckpointStore
 from rltrain.workers.saver import Saver
 from tests.runs import SMALL, Running, resume, train
 from tests.specs import env_spec
@@ -185,7 +185,7 @@ def test_attach_without_room_for_an_env_state_says_so_and_begins_its_returns_ane
 
 def test_save_that_finds_no_room_a_hundred_times_warns_a_few_times_and_anew_after_a_good_one(make):
     def refuse(*_: Any) -> Path:
-        raise DiskFullError("no room.")
+        raise CheckpointError("no room.")
 
     saver, channel = make()
     for _ in range(2):
