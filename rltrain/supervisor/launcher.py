@@ -64,7 +64,9 @@ class Child:
             return "ended before it could say who it is"
         if self.status >= 0:
             return f"ended with exit code {self.status}"
-        return f"was killed by {signal.Signals(-self.status).name}"
+        number = -self.status
+        is_named = number in set(signal.Signals)  # most real-time signals have no name
+        return f"was killed by {signal.Signals(number).name if is_named else f'signal {number}'}"
 
     def hint(self) -> str:
         """Say what may be behind the end, a sentence after a space, or nothing."""

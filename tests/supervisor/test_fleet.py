@@ -79,6 +79,17 @@ def test_child_that_its_zygote_does_not_fork_is_given_up_and_the_zygote_with_it(
     until(lambda: (fleet.poll(0.1), another.log.tail(1))[1], "the next one's env was built", 20)
 
 
+def test_child_killed_by_a_signal_without_a_name_is_told_by_its_number(fleet):
+    fleet.launcher.start_zygotes()
+    child = fleet.start("actor-0")
+    until(lambda: (fleet.poll(0.1), child.log.tail(1))[1], "it has started", 20)
+
+    launching.end(child, 40)
+
+    assert ended(fleet) == [child]
+    assert child.describe_end() == "was killed by signal 40"
+
+
 def test_child_killed_by_a_signal_takes_along_what_it_started(fleet):
     fleet.launcher.start_zygotes()
     child = fleet.start("actor-0")
