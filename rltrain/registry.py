@@ -5,6 +5,7 @@ A line per name: `"name": "package.module:factory"`. Gymnasium ids need no line;
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 import sys
@@ -21,6 +22,16 @@ ENVIRONMENTS: dict[str, str] = {}
 MODELS: dict[str, str] = {}
 """Names accepted by `model.kind` besides the built-in kinds; the factory takes the env spec and `model.kwargs`."""
 
+_PACKAGES = frozenset("""
+    rltrain torch torchgen functorch numpy click rich tensorboard tensorboard_data_server pydantic pydantic_core cffi
+    _cffi_backend pycparser psutil pynvml PIL absl annotated_types cloudpickle farama_notifications filelock fsspec
+    grpc isympy jinja2 markdown markdown_it markupsafe mdurl mpmath networkx packaging pygments sympy
+    typing_extensions typing_inspection werkzeug pip setuptools pkg_resources _distutils_hack wheel moviepy imageio
+    imageio_ffmpeg proglog dotenv
+""".split())
+"""What is installed with rltrain, gymnasium and the environments apart: on every machine, and never an env or a model,
+but full of functions that run commands, write files or evaluate text."""
+
 
 def look_in(code_dir: str) -> None:
     """Look for modules in this folder first, `run.code_dir`; `auto` and a folder that is gone change nothing."""
@@ -28,6 +39,21 @@ def look_in(code_dir: str) -> None:
         if code_dir in sys.path:
             sys.path.remove(code_dir)
         sys.path.insert(0, code_dir)
+
+
+def refusal(target: str) -> str | None:
+    """Say why a `module:factory` is none to be called; None where nothing is known against it.
+
+    A configuration may come from elsewhere: what is on every machine anyway, `os:system` above all, it must not call.
+    """
+    module = target.partition(":")[0].split(".")[0]
+    if module not in sys.stdlib_module_names and module not in _PACKAGES:
+        return None
+    owner = "is Python's own" if module in sys.stdlib_module_names else "came with rltrain"
+    return (
+        f"{module!r} {owner}, and what it holds is not called for a configuration. Accepted: `module:factory` of your "
+        "own or of a package of environments or models. Give a module of yours that has this name another one."
+    )
 
 
 def load_factory(target: str, option: str) -> Callable[..., Any]:
@@ -38,10 +64,12 @@ def load_factory(target: str, option: str) -> Callable[..., Any]:
         option: full option path for messages, such as `env.id`.
 
     Raises:
-        ConfigError: the module or the attribute is missing, or it cannot be called.
+        ConfigError: the module or the attribute is missing, or it cannot be called, or must not be: it belongs to
+            Python's own library or to a package that came with rltrain, also where another module only passes it on.
             An exception inside the module itself passes: it is the user's, with the traceback of their own lines.
     """
     module_name, _, path = target.partition(":")
+    _check_owner(target, target, option)
     _make_working_directory_importable()
     try:
         found: Any = importlib.import_module(module_name)
@@ -63,7 +91,20 @@ def load_factory(target: str, option: str) -> Callable[..., Any]:
         raise ConfigError(
             f"{option} = {target!r} is {type(found).__name__}, which cannot be called. Accepted: a class or a function."
         )
+    _check_owner(f"{_owner(found)}:{path}", target, option)
     return found
+
+
+def _check_owner(named: str, target: str, option: str) -> None:
+    if target not in (*ENVIRONMENTS.values(), *MODELS.values()) and (reason := refusal(named)) is not None:
+        raise ConfigError(f"{option} = {target!r}: {reason}")
+
+
+def _owner(found: Any) -> str:
+    """Return the module that an object comes from, for an object without one that of its type."""
+    while isinstance(found, functools.partial):
+        found = found.func
+    return str(getattr(found, "__module__", None) or type(found).__module__)
 
 
 def _from_users_code(error: Exception, module_name: str, target: str, option: str) -> Exception:

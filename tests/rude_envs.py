@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -68,6 +69,23 @@ class Chatty(Count):
         sys.stdout.flush()
         os.write(1, b"chatty to descriptor 1\n")
         os.write(2, b"chatty to descriptor 2\n")
+        return super().step(action)
+
+
+class Paced(Chatty):
+    """Takes 2 ms for a step and writes a byte while the file `flag` is there."""
+
+    def __init__(self, flag: str, n: int = 20):
+        super().__init__(n)
+        self.flag = flag
+
+    def step(self, action: Any):
+        """Take its time, then write and count."""
+        with contextlib.suppress(FileNotFoundError):
+            flag = os.open(self.flag, os.O_WRONLY | os.O_APPEND)
+            os.write(flag, b".")
+            os.close(flag)
+            time.sleep(0.002)
         return super().step(action)
 
 
@@ -139,3 +157,31 @@ class Marked(AtMoment):
         """Begin another episode."""
         self.episode += 1
         return super().reset(seed=seed, options=options)
+
+
+class TellEvaluation(Count):
+    """Makes the file `flag` at its first step in the evaluator, where an episode never ends."""
+
+    def __init__(self, flag: str, n: int = 20):
+        self.is_evaluated = Path("/proc/self/comm").read_text().startswith("rl:evaluator")
+        super().__init__(10**9 if self.is_evaluated else n)
+        self.flag = Path(flag)
+
+    def step(self, action: Any):
+        """Tell."""
+        if self.is_evaluated and not self.flag.exists():
+            self.flag.touch()
+        return super().step(action)
+
+
+class SlowClose(Count):
+    """Makes the file `flag` when it is closed, and takes a second for it."""
+
+    def __init__(self, flag: str, n: int = 20):
+        super().__init__(n)
+        self.flag = Path(flag)
+
+    def close(self) -> None:
+        """Tell, and take long."""
+        self.flag.touch()
+        time.sleep(1)

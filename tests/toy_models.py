@@ -3,28 +3,15 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rltrain.config.schema import ModelSection
 from rltrain.fields import EnvSpec
-from rltrain.models.actor_critic import ActorCritic
 
 LOGP_PER_VERSION = 0.01
-
-
-def make_slow(spec: EnvSpec, pause_s: float) -> nn.Module:
-    """Build the built-in network, with a learner that takes so long for each batch."""
-    model = ActorCritic(spec, ModelSection(hidden_sizes=(16,)).model_dump(), normalize_obs=False)
-    model.initialize(torch.Generator().manual_seed(torch.initial_seed()))
-    if Path("/proc/self/comm").read_text().startswith("rl:learner"):
-        value = model.value
-        model.value = lambda obs: (time.sleep(pause_s), value(obs))[1]
-    return model
 
 
 class Stated:

@@ -4,7 +4,8 @@
 
 Names: `threshold` (seconds to CartPole 475, first update, memory), `throughput` (CartPole on its own vector env, one
 pass, beside the minimal loop), `single` (the same through single `gym.make` envs), `pong` (decisions per second, one
-pass, beside the raw AtariVectorEnv). Without a name: all of them. Prints medians and the spread (lowest, highest).
+pass, beside the raw AtariVectorEnv), `interrupt` (seconds from Ctrl-C to the prompt, CartPole at full speed). Without a
+name: all of them. Prints medians and the spread (lowest, highest).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -87,7 +89,29 @@ def raw_pong(num_envs: int = 16, seconds: float = 6.0) -> float:
     return steps / (time.perf_counter() - began)
 
 
-BENCHES = {"threshold": threshold, "throughput": throughput, "single": single, "pong": pong}
+def interrupt(figures: dict, repeat: int) -> None:
+    """Ctrl-C in a run at full speed, as a terminal sends it; in each repeat at another time after the first update."""
+    with tempfile.TemporaryDirectory() as folder:
+        endless = ["run.target_return=none", "run.total_env_steps=1_000_000_000", f"run.dir={folder}"]
+        sets = [part for override in endless for part in ("--set", override)]
+        command = [sys.executable, "-m", "rltrain", "run", "configs/cartpole.toml", "--no-dashboard", *sets]
+        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, start_new_session=True)
+        while not any(Path(folder).glob("*/tensorboard/events*")):
+            assert process.poll() is None, "the run ended by itself"
+            time.sleep(0.01)
+        time.sleep(1 + 0.3 * repeat)
+        pressed = time.perf_counter()
+        os.killpg(process.pid, signal.SIGINT)
+        code = process.wait()
+        figures["Ctrl-C to prompt, checkpoint written, s"].append(time.perf_counter() - pressed)
+        assert code == 130, code
+        (summary,) = (json.loads(path.read_text()) for path in Path(folder).glob("*/summary.json"))
+        assert Path(summary["checkpoint"]).is_file()
+
+
+BENCHES = {
+    "threshold": threshold, "throughput": throughput, "single": single, "pong": pong, "interrupt": interrupt,
+}  # fmt: skip
 
 
 def main() -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import json
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +45,8 @@ def command(
     path = _find(run)
     from rltrain.workers.evaluator import evaluate_checkpoint
 
-    result = evaluate_checkpoint(path, episodes, stochastic, video_dir, seed, _progress(episodes, as_json))
+    with _output_to_stderr() if as_json else contextlib.nullcontext():
+        result = evaluate_checkpoint(path, episodes, stochastic, video_dir, seed, _progress(episodes, as_json))
     _clear_progress(as_json)
     for warning in result["warnings"]:
         click.echo(f"warning: {warning}", err=True)
@@ -60,6 +64,21 @@ def command(
         if video_dir is not None:
             click.echo(f"videos in {video_dir}")
     return 0
+
+
+@contextlib.contextmanager
+def _output_to_stderr() -> Iterator[None]:
+    """Send to standard error what an env or a library writes meanwhile, by `print`, by C code or straight to 1."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        ctypes.CDLL(None).fflush(None)
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def _find(run: str) -> Path:

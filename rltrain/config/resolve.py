@@ -13,7 +13,7 @@ from rltrain.config.options import leaves
 from rltrain.config.schema import Config
 from rltrain.config.source import Source
 from rltrain.config.validate import config_from_dict, show
-from rltrain.registry import MODELS
+from rltrain.registry import MODELS, refusal
 
 BUILT_IN_MODELS = ("auto", "mlp", "nature_cnn", "impala_cnn")
 MAX_AUTO_ACTORS = 32
@@ -242,11 +242,15 @@ def _check_minibatches(config: Config, say: Say) -> list[str]:
 
 
 def _check_factories(config: Config, say: Say) -> list[str]:
-    return [
-        f"{say(path)}: accepted is `module:factory` with a name on both sides, such as `my_package.my_file:make`."
-        for path in ("env.id", "model.kind")
-        if ":" in _get(config, path) and not FACTORY.fullmatch(_get(config, path))
-    ]
+    problems = []
+    for path in ("env.id", "model.kind"):
+        target = _get(config, path)
+        if ":" in target and not FACTORY.fullmatch(target):
+            accepted = "accepted is `module:factory` with a name on both sides, such as `my_package.my_file:make`."
+            problems.append(f"{say(path)}: {accepted}")
+        elif ":" in target and (reason := refusal(target)) is not None:
+            problems.append(f"{say(path)}: {reason}")
+    return problems
 
 
 def _check_model(config: Config, say: Say) -> list[str]:

@@ -40,12 +40,13 @@ COUNTERS: dict[str, tuple[str, ...]] = {
     ),
     "learner": (
         "env_steps", "updates", "batches", "fragments", "policy_version", "episodes", "return_mean", "length_mean",
-        "dropped_env_steps", "bad_updates", "copy_ns", "restarts",
+        "longest_open", "dropped_env_steps", "bad_updates", "copy_ns", "restarts",
     ),
     "evaluator": ("evaluations", "episodes", "env_steps", "restarts"),
 }
 """The counters of each role. All are sums since the start of the process's first life, but for `policy_version`,
-`return_mean` and `length_mean`, which are the present value. `return_mean` is NaN until an episode has ended."""
+`return_mean`, `length_mean` and `longest_open`, which are the present value. `return_mean` is NaN until an episode has
+ended; `longest_open` is the length of the longest episode that has not."""
 
 HISTOGRAMS: dict[str, tuple[str, ...]] = {
     "actor": ("episode_length_steps",),

@@ -19,6 +19,7 @@ from rltrain.errors import (
 )
 from rltrain.shm.counters import CounterRow
 from rltrain.supervisor.launcher import Child
+from rltrain.supervisor.run_list import newest_checkpoint
 
 TAIL_LINES = 20
 CONSEQUENCE = {
@@ -88,14 +89,13 @@ def last_known(learner: CounterRow, checkpoints: Path) -> dict[str, Any]:
         learner: its counter row.
         checkpoints: the run's checkpoint folder.
     """
-    saved = sorted(checkpoints.glob("checkpoint-*.pt"))
     return {
         "reason": "failed",
         "env_steps": int(learner.get("env_steps")),
         "updates": int(learner.get("updates")),
         "return_mean": learner.get("return_mean"),
         "episode_length_mean_steps": learner.get("length_mean"),
-        "checkpoint": str(saved[-1]) if saved else None,
+        "checkpoint": newest_checkpoint(checkpoints.parent),
     }
 
 

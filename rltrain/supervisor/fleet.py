@@ -45,6 +45,8 @@ class Fleet:
         self.children: dict[str, Child] = {}
         self._nameless: list[Child] = []
         """Ended before they said which pid is theirs, and not reported yet."""
+        self.is_hopeless: Callable[[Child], bool] = lambda child: False
+        """Whether a child that was told to end will not do so by itself."""
         self.logs = {name: BoundedLog(max_log_mib * _BYTES_PER_MIB) for name in (*self.plans, "supervisor")}
         self.log_handler = LogHandler(self.logs["supervisor"])
         self.logger = logging.getLogger("rltrain")
@@ -139,7 +141,7 @@ class Fleet:
         return [child for child in self.children.values() if child.is_alive]
 
     def wait_all(self, timeout_s: float, is_urgent: Callable[[], bool]) -> list[tuple[Child, dict]]:
-        """Wait until every child has ended, then kill what is left.
+        """Wait until every child has ended, then kill what is left; those without hope are killed at the start.
 
         Args:
             timeout_s: longest wait.
@@ -149,6 +151,8 @@ class Fleet:
             The messages that still came.
         """
         messages = []
+        for child in filter(self.is_hopeless, self.alive()):
+            end(child, signal.SIGKILL)
         deadline = time.monotonic() + timeout_s
         while self.alive() and not is_urgent() and (left := deadline - time.monotonic()) > 0:
             messages += self.poll(min(left, 0.5)).messages

@@ -8,12 +8,15 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from rltrain.config.schema import SupervisionSection
 from rltrain.shm.counters import CounterRow
 from rltrain.supervisor.launcher import Child, end
 from rltrain.supervisor.logs import TAIL_LINES
 
+HELD_S = 2.0
+"""How long the learner may be held by SIGSTOP, as it may be let go, once the run is to end."""
 SHOWN_CALLS = 4
 """Enough to reach the env's own code from within a wait of the standard library."""
 
@@ -31,6 +34,7 @@ class Heartbeats:
         self.limits, self.rows, self.warn = limits, rows, warn
         self._asked_for_stack: dict[str, int] = {}
         """Name -> how many lines its log had then."""
+        self._held_at_s: float | None = None
 
     def check(self, children: list[Child], is_learner_exempt: bool) -> None:
         """Kill what gave no sign of life for too long; its end is then dealt with like any other.
@@ -47,14 +51,26 @@ class Heartbeats:
             elif not (child.role == "learner" and is_learner_exempt):
                 self._check(child, self.rows[child.name])
 
-    def kill_stuck(self, children: list[Child]) -> None:
-        """Kill, at the end of a run, what will not end by itself: the silent, who may hang, and those still starting.
+    def is_hopeless(self, child: Child) -> bool:
+        """Whether a child that was told to end is silent for so long that it will not: its env hangs, or it is stopped.
 
-        Nobody waits for what they do, so that a quarter of `supervision.shutdown_grace_s` is silence enough.
+        For as long the learner waits for it once the run is to end; the learner itself may have much to finish.
         """
-        for child in children:
-            if not child.is_ready or self.rows[child.name].heartbeat_age_s > self.limits.shutdown_grace_s / 4:
-                end(child, signal.SIGKILL)
+        return child.role != "learner" and self.rows[child.name].heartbeat_age_s > self.limits.shutdown_grace_s / 2
+
+    def end_stopped(self, learner: Child) -> None:
+        """Kill the learner, for whose checkpoint a run that is to end waits, where it is held by SIGSTOP.
+
+        One that merely computes is waited for.
+        """
+        if learner.pid is None or not learner.is_alive or not _is_held(learner.pid):
+            self._held_at_s = None
+        elif self._held_at_s is None:
+            self._held_at_s = time.monotonic()
+        elif time.monotonic() - self._held_at_s > HELD_S:
+            learner.is_silent = True
+            self.warn("learner is held by SIGSTOP and cannot write a checkpoint: it is killed")
+            end(learner, signal.SIGKILL)
 
     def _check(self, child: Child, row: CounterRow) -> None:
         age = row.heartbeat_age_s
@@ -70,6 +86,15 @@ class Heartbeats:
             where = " | ".join(calls) or "it does not even say where it is, as one that was stopped"
             self.warn(f"{child.name} silent for {age:.0f} s in state {row.state}: {where}")
             end(child, signal.SIGKILL)
+
+
+def _is_held(pid: int) -> bool:
+    """Whether a process is stopped by a signal; one under a debugger is not."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return status.rpartition(")")[2].split()[0] == "T"
 
 
 def _innermost_calls(log_lines: list[str]) -> list[str]:

@@ -65,12 +65,15 @@ class Recovery:
         self.has_learned = False
         self.dead_actors = DeadActors(memory, self.fleet.plans)
         self.heartbeats = Heartbeats(self.config.supervision, memory.rows, self.monitor.warn)
+        self.fleet.is_hopeless = self.heartbeats.is_hopeless
         if not hasattr(self, "last_steps"):
             self.last_steps = LastSteps(memory, self.config.run.seed)
 
     def tick(self) -> None:
         """Once a second: look for processes that say nothing any more."""
         self.dead_actors.reclaim()
+        if self.memory.control.finish:
+            self.heartbeats.end_stopped(self.fleet.children["learner"])
         self.heartbeats.check(self.fleet.alive(), is_learner_exempt=not self.has_learned)
 
     def has_learner(self, may_come_back: bool) -> bool:

@@ -124,6 +124,15 @@ def checkpointed(path: Path) -> tuple[int | None, float | None]:
     return max(found, default=(None, None))
 
 
+def newest_checkpoint(path: Path) -> str | None:
+    """Return the checkpoint of a run folder that was written last, None where none is there."""
+    found = []
+    for file in path.glob("checkpoints/checkpoint-*.pt"):
+        with contextlib.suppress(OSError):  # removed meanwhile
+            found.append((file.stat().st_mtime_ns, str(file)))
+    return max(found)[1] if found else None
+
+
 def _number(value: Any) -> float | None:
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return float(value) if is_number and abs(value) < float("inf") else None

@@ -10,6 +10,7 @@ If the process dies: the kernel drops its lock; a run without lock and summary c
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -24,6 +25,8 @@ from rltrain.supervisor.run_list import LOCK, STATE, SUMMARY, find_run, trained_
 
 CONFIG = "config.toml"
 PARTS = ("logs", "tensorboard", "checkpoints")
+NUM_FILES = 16
+"""Files and folders that the smallest run makes."""
 
 
 class RunFolder:
@@ -77,9 +80,15 @@ class RunFolder:
         try:
             for part in PARTS:
                 (path / part).mkdir(exist_ok=True)
-            return cls(path, _lock(path))
+            lock = _lock(path)
         except OSError as error:
             raise ConfigError(_unwritable(path, error.strerror or str(error))) from error
+        try:
+            check_writable(path)
+        except ConfigError:
+            os.close(lock)
+            raise
+        return cls(path, lock)
 
     def write_config(self, text: str) -> None:
         """Write the resolved configuration, `config.toml`.
@@ -137,8 +146,17 @@ def check_writable(runs_dir: Path) -> None:
         finally:
             os.close(fd)
             os.unlink(probe)
+        if _lacks_inodes(existing):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     except OSError as error:
-        raise ConfigError(_unwritable(runs_dir, f"{existing}: {error.strerror}")) from error
+        what = " for further files (inodes)" if error.errno == errno.ENOSPC and _lacks_inodes(existing) else ""
+        raise ConfigError(_unwritable(runs_dir, f"{existing}: {error.strerror}{what}")) from error
+
+
+def _lacks_inodes(folder: Path) -> bool:
+    """Whether the disk has not even room for the files that every run makes; some file systems count none."""
+    disk = os.statvfs(folder)
+    return 0 < disk.f_files and disk.f_favail < NUM_FILES
 
 
 def _make_unique(runs_dir: Path, name: str) -> Path:

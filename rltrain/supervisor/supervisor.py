@@ -204,8 +204,6 @@ class Supervisor:
         self.memory.control.stop = True
         seconds = self.now_s
         total = self.monitor.total()
-        others = [child for child in self.fleet.alive() if child.role != "learner"]
-        self.recovery.heartbeats.kill_stuck(others)
         grace_s, num_signals = self.config.supervision.shutdown_grace_s, len(self.signals.numbers)
         for child, message in self.fleet.wait_all(grace_s, lambda: len(self.signals.numbers) > num_signals):
             self._on_message(child, message)

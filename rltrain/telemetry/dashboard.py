@@ -84,6 +84,9 @@ class Dashboard:
             live.stop()
         except OSError:
             pass  # the terminal has gone: there is nothing to restore
+        except Exception:
+            self._console.show_cursor(True)
+            raise
 
     def lines(
         self, sample: Sample | None, verdict: Verdict | None, warnings: list[str], phase: str, width: int, height: int,

@@ -173,6 +173,7 @@ class Ledger:
             dropped_env_steps=int(learner.get("dropped_env_steps", 0)),
             overwritten_fragments=self._overwritten(),
             bad_updates=int(learner.get("bad_updates", 0)),
+            longest_open_steps=int(learner.get("longest_open", 0)),
             copy_share=self._gained("learner", "copy_ns", a, b) / 1e9 / interval_s if learner else None,
             histograms=histograms,
             gpus=self._gpus.read(),

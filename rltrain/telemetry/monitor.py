@@ -1,6 +1,7 @@
 """What the supervisor tells the outside world of a run: display, TensorBoard, closing summary.
 
 Called by the supervisor once a second and for each message; the only place where samples, verdict and curves meet.
+Nothing in here ends a run: what fails is logged with its traceback, told once, and done without.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -25,13 +26,17 @@ from rltrain.telemetry.gpu import GpuMonitor
 from rltrain.telemetry.header import RunHeader
 from rltrain.telemetry.ledger import Ledger
 from rltrain.telemetry.plain import Display, PlainLines, choose_display
-from rltrain.telemetry.sample import Sample
+from rltrain.telemetry.sample import NO_SAMPLE, Sample
 from rltrain.telemetry.summary import closing_summary
 from rltrain.telemetry.tensorboard import TensorboardWriter
 from rltrain.telemetry.verdict import Verdict, judge, judge_whole
 
 log = logging.getLogger(__name__)
 MAX_WARNINGS = 50
+LONG_EPISODE_STEPS = 10_000
+"""Length of an episode from which on its env is suspected to have no end. The longest limit of Gymnasium's own envs is
+2,000; those of ALE play 27,000 decisions at most, and have a limit, so that they are not suspected."""
+_T = TypeVar("_T")
 
 
 class Monitor:
@@ -59,6 +64,9 @@ class Monitor:
         self.is_sample_written = True
         self.histograms: dict[str, np.ndarray] = {}
         self.header: RunHeader
+        self.endless: str | None = None
+        """The env's id where it has no time limit, until a long episode was warned of."""
+        self._failed: set[str] = set()
 
     def start(
         self, folder: Path, spec: EnvSpec, rows: list[tuple[str, CounterRow]],
@@ -85,9 +93,14 @@ class Monitor:
             env_steps,
         )
         self.folder = folder
+        self.endless = spec.env_id if spec.max_episode_steps is None else None
         self._open_writer(env_steps if resumed else None)
-        self.display = choose_display(sys.stdout, self.header, self.wants_dashboard)
+        plain: Display = PlainLines(sys.stdout, self.header)
+        self.display = self._try("choosing the display", self._choose_display, plain)
         self._show(lambda display: display.start())
+
+    def _choose_display(self) -> Display:
+        return choose_display(sys.stdout, self.header, self.wants_dashboard)
 
     def go_back(self, env_steps: int) -> None:
         """The run goes on from these earlier env steps: curves beyond them do not hold any more."""
@@ -121,12 +134,27 @@ class Monitor:
 
     def tick(self, phase: str = "training") -> None:
         """Take a sample and show it; about once a second."""
-        self.sample = self._seen(self.ledger.sample())
-        self.is_sample_written = False
-        for name, counts in self.sample.histograms.items():
-            self.histograms[name] = self.histograms.get(name, 0) + counts
-        verdict = judge(self.ledger.window(), self.config.pipeline.schedule, cores=self.cores)
+        sample = self._try("taking a sample", lambda: self._seen(self.ledger.sample()), None)
+        if sample is not None:
+            self.sample = sample
+            self.is_sample_written = False
+            for name, counts in sample.histograms.items():
+                self.histograms[name] = self.histograms.get(name, 0) + counts
+            self._warn_of_long_episode(sample)
+        verdict = self._try("the verdict", self._judge, None)
         self._show(lambda display: display.update(self.sample, verdict, list(self.warnings), phase))
+
+    def _judge(self) -> Verdict:
+        return judge(self.ledger.window(), self.config.pipeline.schedule, cores=self.cores)
+
+    def _warn_of_long_episode(self, sample: Sample) -> None:
+        if self.endless is not None and sample.longest_open_steps >= LONG_EPISODE_STEPS:
+            self.warn(
+                f"an episode runs for {sample.longest_open_steps:,} env steps, and {self.endless} has no time limit "
+                "that rltrain knows of. If it may go on for ever, set env.max_episode_steps: its end is then a "
+                "truncation."
+            )
+            self.endless = None
 
     def _seen(self, sample: Sample) -> Sample:
         self.rss_bytes |= {process.name: process.rss_bytes for process in sample.processes if process.rss_bytes}
@@ -139,6 +167,9 @@ class Monitor:
 
     def write_metrics(self, values: dict[str, float], env_steps: int) -> None:
         """Write the learner's or the evaluator's figures at this place of the axis, and the latest sample beside."""
+        self._try("writing curves", lambda: self._write_metrics(values, env_steps), None)
+
+    def _write_metrics(self, values: dict[str, float], env_steps: int) -> None:
         if self.writer is None:
             return
         self.writer.scalars(values, env_steps)
@@ -151,45 +182,70 @@ class Monitor:
 
     def _show(self, draw: Callable[[Display], None]) -> None:
         """Draw; a dashboard that fails gives way to plain lines, and the run goes on."""
-        assert self.display is not None, "start comes first"
+        display = self.display
+        assert display is not None, "start comes first"
+        if isinstance(display, PlainLines):
+            return self._try("showing the run", lambda: draw(display), None)
         try:
-            draw(self.display)
+            draw(display)
         except Exception as error:
-            log.exception("the display failed")
+            log.exception("the dashboard failed")
             self.stop()
             self.display = PlainLines(sys.stdout, self.header)
-            self.warn(f"the dashboard failed ({type(error).__name__}: {error}); going on with plain lines")
+            self.warn(f"the dashboard failed ({_in_words(error)}); going on with plain lines")
+        return None
+
+    def _try(self, what: str, do: Callable[[], _T], otherwise: _T) -> _T:
+        """Return what `do` returns, or `otherwise` where it fails, which is logged and told the first time."""
+        try:
+            return do()
+        except Exception as error:
+            if what not in self._failed:
+                self._failed.add(what)
+                log.exception("%s failed", what)
+                self.warn(f"{what} failed ({_in_words(error)}); the run goes on without")
+            return otherwise
 
     # -- the end ----------------------------------------------------------------------------------------------
 
     def total(self) -> Sample:
         """Return the sample of the whole run."""
-        return self._seen(self.ledger.total())
+        last = self.sample or NO_SAMPLE
+        return self._try("adding up the whole run", lambda: self._seen(self.ledger.total()), last)
 
     def finish(self, summary: dict[str, Any], total: Sample) -> None:
         """Show the last state, write the final figures, and print the closing summary."""
         has_failed = summary["state"] == "failed"
-        verdict = self.verdict = judge_whole(total, self.config.pipeline.schedule, has_failed, self.cores)
-        last = self._last(total)
+        schedule = self.config.pipeline.schedule
+        verdict = self._try("the verdict", lambda: judge_whole(total, schedule, has_failed, self.cores), None)
+        self.verdict = verdict
+        last = self._try("taking the last sample", lambda: self._last(total), total)
+        self._warn_of_long_episode(last)
         shown = None if has_failed else verdict
         self._show(lambda display: display.update(last, shown, list(self.warnings), summary["state"], is_last=True))
         self.stop()
-        if self.writer is not None:
-            final = {
-                "final/return_mean": summary.get("return_mean"),
-                "final/env_steps": summary["env_steps"],
-                "final/env_steps_per_s": total.env_steps_per_s,
-                "final/duration_s": summary["duration_s"],
-            }
-            known = {name: value for name, value in final.items() if value is not None and value == value}
-            self.writer.text("run/verdict", verdict.line, summary["env_steps"])
-            self.writer.hparams(known, summary["env_steps"], succeeded=summary["exit_code"] == 0)
-        text = closing_summary(summary, total, verdict, self.header)
+        self._try("writing the final figures", lambda: self._write_final(summary, total), None)
+        plainly = f"{summary['state']}: {summary['run_folder']}\n"
+        text = self._try("the closing summary", lambda: closing_summary(summary, total, verdict, self.header), plainly)
         try:
             sys.stdout.write(text)
             sys.stdout.flush()
         except (OSError, ValueError):
             pass
+
+    def _write_final(self, summary: dict[str, Any], total: Sample) -> None:
+        if self.writer is None:
+            return
+        final = {
+            "final/return_mean": summary.get("return_mean"),
+            "final/env_steps": summary["env_steps"],
+            "final/env_steps_per_s": total.env_steps_per_s,
+            "final/duration_s": summary["duration_s"],
+        }
+        known = {name: value for name, value in final.items() if value is not None and value == value}
+        if self.verdict is not None:
+            self.writer.text("run/verdict", self.verdict.line, summary["env_steps"])
+        self.writer.hparams(known, summary["env_steps"], succeeded=summary["exit_code"] == 0)
 
     def _last(self, total: Sample) -> Sample:
         """The whole run's speeds and shares with the counts as they are now that every process has ended."""
@@ -228,3 +284,7 @@ class Monitor:
         if self.writer is not None:
             self.writer.close()
         self.gpus.close()
+
+
+def _in_words(error: Exception) -> str:
+    return ": ".join([type(error).__name__, *str(error).splitlines()[:1]])

@@ -68,10 +68,12 @@ def progress(
 def speed(header: RunHeader, sample: Sample) -> Line:
     """Show the main figures."""
     target = "" if header.target_return is None else f" (target {header.target_return:g})"
+    running = f", one runs for {count(sample.longest_open_steps)}" if sample.has_long_episode else ""
     return [
         (count(sample.env_steps_per_s), "bold"), (" env steps/s  ", ""),
         (decimal(sample.updates_per_s), "bold"), (" updates/s  return ", ""),
-        (decimal(sample.return_mean), "bold"), (f"{target}  length {count(sample.episode_length_mean_steps)}", ""),
+        (decimal(sample.return_mean), "bold"), (target, ""),
+        (f"  length {count(sample.episode_length_mean_steps)}{running}", ""),
     ]
 
 

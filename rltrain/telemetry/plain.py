@@ -86,6 +86,8 @@ class PlainLines:
         ]
         if sample.return_mean is not None:
             parts.append(f"return {decimal(sample.return_mean)}")
+        if sample.has_long_episode:
+            parts.append(f"an episode runs for {count(sample.longest_open_steps)} steps")
         if verdict is not None:
             parts.append(verdict.finding)
         return "  ".join(parts)

@@ -48,6 +48,7 @@ class Sample:
         return_mean: of the last episodes; None before the first has ended.
         episode_length_mean_steps: of the same episodes.
         episodes: ended and learned from in all.
+        longest_open_steps: env steps of the longest episode that has not ended, as far as learned from.
         processes: in the order of the counter board.
         ring: slots by state (`free`, `writing`, `ready`, `reading`), mean over the looks in the interval.
         batch_size_mean_rows: rows of an inference batch.
@@ -89,6 +90,7 @@ class Sample:
     dropped_env_steps: int = 0
     overwritten_fragments: int = 0
     bad_updates: int = 0
+    longest_open_steps: int = 0
     copy_share: float | None = None
     histograms: dict[str, np.ndarray] = field(default_factory=dict)
     gpus: tuple[GpuSample, ...] = ()
@@ -97,6 +99,11 @@ class Sample:
     def restarts(self) -> int:
         """Restarts of all processes since the start."""
         return sum(process.restarts for process in self.processes)
+
+    @property
+    def has_long_episode(self) -> bool:
+        """Whether an episode goes on for more than twice the length of those that ended, or none has ended."""
+        return self.longest_open_steps > 2 * (self.episode_length_mean_steps or 0)
 
     def of_role(self, role: str) -> list[ProcessSample]:
         """Return the processes of a role that the interval knows something of."""
@@ -107,3 +114,10 @@ class Sample:
         processes = self.of_role(role)
         states = dict.fromkeys(state for process in processes for state in process.shares)
         return {state: sum(p.shares.get(state, 0.0) for p in processes) / len(processes) for state in states}
+
+
+NO_SAMPLE = Sample(
+    time_s=0.0, interval_s=0.0, env_steps=0, env_steps_per_s=0.0, updates=0, updates_per_s=0.0, policy_version=0,
+    return_mean=None, episode_length_mean_steps=None, episodes=0, processes=(),
+)
+"""Of a run that nothing is known of."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import textwrap
+from pathlib import Path
 from typing import Any
 
 from rltrain.telemetry.figures import count, decimal, duration, percent
@@ -99,9 +100,11 @@ def _ledger(total: Sample) -> list[str]:
 
 def _next_steps(summary: dict[str, Any], header: RunHeader) -> list[str]:
     folder = shlex.quote(str(summary.get("run_folder") or header.run_folder))
-    checkpoint = summary.get("checkpoint")
+    written = summary.get("checkpoint")
+    checkpoint = _that_is_there(written, summary.get("run_folder") or header.run_folder)
     if not checkpoint:
-        return _entry("checkpoint", f"none was written; logs are in {folder}")
+        what = "what was written is no longer there" if written else "none was written"
+        return _entry("checkpoint", f"{what}; logs are in {folder}")
     if summary.get("state") == "failed" and not summary.get("env_steps"):
         return _entry("checkpoint", f"none worth going on from; logs are in {folder}")
     lines = _entry("checkpoint", str(checkpoint))
@@ -109,6 +112,13 @@ def _next_steps(summary: dict[str, Any], header: RunHeader) -> list[str]:
     if summary.get("reason") not in ("finished", "target"):
         lines += _command("resume", f"rltrain run --resume {folder}")
     return lines
+
+
+def _that_is_there(written: str | None, run_folder: str) -> str | None:
+    """Return the checkpoint that was written last, or where somebody has removed it the furthest of the others."""
+    if written is None or Path(written).is_file():
+        return written
+    return max(map(str, Path(run_folder).glob("checkpoints/checkpoint-*.pt")), default=None)
 
 
 def _entry(label: str, text: str) -> list[str]:

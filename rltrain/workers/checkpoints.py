@@ -85,7 +85,8 @@ class CheckpointStore:
         checkpoint as it was, but for one of the same `env_steps`, which is replaced in one step.
 
         Args:
-            state: tensors, numbers, text, and dicts, lists and tuples of them. `state["model"]` holds the weights.
+            state: tensors, numbers, text, and dicts and lists of them. Tensors are written as of the CPU. What
+                `state["model"]` and `state["train_state"]` hold must be finite.
             env_steps: env steps learned from so far, >= 0; part of the file's name.
             score: higher is better; None when there is none yet.
 
@@ -93,11 +94,13 @@ class CheckpointStore:
             The file's path.
 
         Raises:
-            TrainingError: a tensor of `state["model"]` is not finite; nothing is written.
+            TrainingError: a number of the model, the optimiser or the statistics is not finite; nothing is written.
             DiskFullError: no room; training can go on, and the next save may succeed.
             CheckpointError: writing failed for another reason.
         """
-        _check_finite(state.get("model", {}))
+        state = _on_cpu(state)
+        for part in ("model", "train_state"):
+            _check_finite(state.get(part), part)
         save = 1 + max((label.save for label in self._labels.values()), default=0)
         path = self.folder / f"checkpoint-{env_steps:012d}.pt"
         content, label = _encode(state, save, score)
@@ -120,6 +123,23 @@ class CheckpointStore:
         """Return the checkpoint with the highest score, or None when none has a score."""
         scored = [(label.score, label.save, path) for path, label in self._labels.items() if label.score is not None]
         return max(scored)[2] if scored else None
+
+    def missing_room(self, checkpoint_bytes: int, num_saves: float) -> str | None:
+        """Say that the checkpoints to come will not fit beside those that are there; None where they will.
+
+        Args:
+            checkpoint_bytes: about the size of one.
+            num_saves: how many are going to be written; may be infinite.
+        """
+        most = self.keep + self.keep_best + 1  # an old one goes only when the new one is safe
+        num_more = int(max(min(most, len(self._labels) + num_saves) - len(self._labels), 1))
+        needed, free = num_more * checkpoint_bytes, _free_bytes(self.folder)
+        if needed <= free:
+            return None
+        return (
+            f"checkpoints will not fit: {num_more} more of about {checkpoint_bytes:,} bytes come into {self.folder} "
+            f"({needed:,} bytes needed, {free:,} bytes free). Free some space, or lower checkpoint.keep."
+        )
 
     @staticmethod
     def load(path: Path) -> tuple[dict[str, Any], list[str], Path]:
@@ -166,14 +186,25 @@ class CheckpointStore:
                 del self._labels[path]
 
 
-def _check_finite(model: dict[str, Any]) -> None:
-    for name, value in model.items():
-        if isinstance(value, torch.Tensor) and value.is_floating_point() and not bool(torch.isfinite(value).all()):
-            count = int((~torch.isfinite(value)).sum())
-            raise TrainingError(
-                f"no checkpoint is written: {count} of {value.numel()} values of the model's {name} are not finite. "
-                "Training has diverged; lower the learning rate and resume from the last checkpoint."
-            )
+def _on_cpu(value: Any) -> Any:
+    """Return the same with tensors on the CPU, so that a machine without the device can read them."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().cpu()
+    if isinstance(value, dict):
+        return {key: _on_cpu(item) for key, item in value.items()}
+    return [_on_cpu(item) for item in value] if isinstance(value, list) else value
+
+
+def _check_finite(value: Any, path: str) -> None:
+    if isinstance(value, dict):
+        for name, item in value.items():
+            _check_finite(item, f"{path}.{name}")
+    elif isinstance(value, torch.Tensor) and value.is_floating_point() and not bool(torch.isfinite(value).all()):
+        count = int((~torch.isfinite(value)).sum())
+        raise TrainingError(
+            f"no checkpoint is written: {count} of {value.numel()} values of {path} are not finite. "
+            "Training has diverged; lower the learning rate and resume from the last checkpoint."
+        )
 
 
 def _encode(state: dict[str, Any], save: int, score: float | None) -> tuple[memoryview, _Label]:

@@ -5,8 +5,8 @@ Written by: this process alone.
 Read by: everyone, through the weight board (weights) and the counter board (progress).
 Blocks on: the prefetch thread (a batch); at a checkpoint of a lockstep schedule, the actors' snapshots.
 Unblocked by: actors; every wait also times out to look at the stop word.
-If the peer dies: a dead actor delays the batch until it is restarted. If this process dies, every
-process begins again at the last checkpoint (`saver.py`).
+If the peer dies: a dead actor delays the batch until it is restarted; once the run is to stop, a silent one is not
+waited for (`peers.py`). If this process dies, every process begins again at the last checkpoint (`saver.py`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from rltrain.shm.weights import WeightBoard
 from rltrain.workers.channel import Channel
 from rltrain.workers.checkpoints import CheckpointStore
 from rltrain.workers.device import resolve_device, use_reproducible_kernels
-from rltrain.workers.episodes import EpisodeWindow
+from rltrain.workers.episodes import EpisodeWindow, OpenEpisodes
 from rltrain.workers.prefetch import Batch, Prefetcher
 from rltrain.workers.saver import Saver
 
@@ -72,6 +72,7 @@ class Learner:
         self.version = 0
         self.env_steps = 0
         self.episodes = EpisodeWindow(run.target_window)
+        self.open_episodes = OpenEpisodes(settings["num_lanes"], self.config.actors.envs_per_group)
         self.saver = Saver(channel, self.config, spec, self.state, settings["num_lanes"])
         self.snapshot_from: int | None = None
         self.reason: str | None = None
@@ -105,7 +106,7 @@ class Learner:
         self.ring, self.control, self.board = TrajectoryRing(arena), Control(arena), WeightBoard(arena)
         self.counters = CounterBoard(arena).row(settings["counter_row"])
         self.counters.start(os.getpid())
-        self.saver.attach(arena, run_folder, self.counters, self.version)
+        self.saver.attach(arena, run_folder, self.counters, self.version, self.env_steps)
         pipeline = self.config.pipeline
         prefetch_settings = {
             "schedule": pipeline.schedule,
@@ -164,7 +165,7 @@ class Learner:
                 return None
             if self.control.finish:
                 give_up_at = give_up_at or time.monotonic() + self.config.supervision.shutdown_grace_s / 2
-                if time.monotonic() > give_up_at:
+                if time.monotonic() > give_up_at or self.saver.peers.are_silent:
                     return None
 
     def _learn(self, batch: Batch) -> None:
@@ -179,6 +180,7 @@ class Learner:
             if self.lives.setdefault(meta.lane, meta.life) != meta.life:  # its actor died: the envs were reset
                 self.lives[meta.lane] = meta.life
                 self.saver.forget_returns(meta.lane)
+                self.open_episodes.forget(meta.lane)
         if batch.num_env_steps:  # else every row is a reset
             metrics = self.update(
                 self.state, batch.tensors, progress_at(self.env_steps, self.config.run.total_env_steps), batch.lanes
@@ -191,6 +193,7 @@ class Learner:
         self.version += 1
         self.env_steps += batch.num_env_steps
         self.episodes.add(batch.episode_returns, batch.episode_lengths)
+        self.open_episodes.add(batch.lanes, batch.has_ended, batch.open_steps)
         if not self.has_learned:
             self.has_learned = True
             self.channel.send({"first_update": True})
@@ -265,6 +268,7 @@ class Learner:
         counters.set("episodes", self.episodes.num_episodes)
         counters.set("return_mean", self.episodes.return_mean)
         counters.set("length_mean", self.episodes.length_mean)
+        counters.set("longest_open", self.open_episodes.longest)
 
     def _report(self, metrics: dict[str, torch.Tensor]) -> None:
         """Send one point of every curve; the only copy of metrics from the device."""

@@ -24,6 +24,7 @@ from rltrain.fields import FragmentSchema
 from rltrain.shm.control import Control
 from rltrain.shm.counters import CounterRow
 from rltrain.shm.ring import FragmentMeta, TrajectoryRing
+from rltrain.workers.episodes import open_steps
 
 WAIT_S = 0.2
 LOOK_S = 0.002
@@ -45,6 +46,10 @@ class Batch:
     episode_returns: np.ndarray
     """float64, of the episodes that ended in this batch, in the order (step, column)."""
     episode_lengths: np.ndarray
+    has_ended: np.ndarray
+    """bool [B], whether an episode of the column ended."""
+    open_steps: np.ndarray
+    """int64 [B], env steps after the last end, or all of the column's."""
     host: HostBatch
     copied: torch.cuda.Event | None = None
 
@@ -184,15 +189,19 @@ class Prefetcher:
         order = np.argsort(host.columns)
         arrays = host.arrays
         ended = (arrays["terminated"][:length, :columns] | arrays["truncated"][:length, :columns]).view(bool)
+        valid = arrays["valid"][:length, :columns].view(bool)
+        has_ended, num_open = open_steps(ended, valid)
         tensors, copied = self._to_device(host, columns)
         batch = Batch(
             number=self.next_number,
             tensors=tensors,
             lanes=np.array([host.metas[i].lane for i in order], np.int64),
             metas=[host.metas[i] for i in order],
-            num_env_steps=int(np.count_nonzero(arrays["valid"][:length, :columns])),
+            num_env_steps=int(np.count_nonzero(valid)),
             episode_returns=arrays["episode_return"][:length, :columns][ended],
             episode_lengths=arrays["episode_length"][:length, :columns][ended],
+            has_ended=has_ended,
+            open_steps=num_open,
             host=host,
             copied=copied,
         )

@@ -3,7 +3,8 @@
 Owns: the checkpoint folder, through `CheckpointStore`; the env states and the weights that a resumed run starts with.
 Written by: the learner, its only caller. Read by: a learner that resumes, and evaluation.
 Blocks on: the disk; in a lockstep schedule, the actors' snapshots. Unblocked by: the actors, or half of
-`supervision.shutdown_grace_s`, after which the checkpoint is written without the states that are missing.
+`supervision.shutdown_grace_s` (at once when one of them is silent for as long already), after which the checkpoint is
+written without the states that are missing.
 If the peer dies: an actor's env state is missing, and its envs start afresh when the run is resumed.
 
 A checkpoint of a lockstep schedule is exact: it is taken where a version ends and holds the env states at the start
@@ -34,10 +35,14 @@ from rltrain.shm.snapshots import SnapshotArea
 from rltrain.shm.weights import WeightBoard
 from rltrain.workers.channel import Channel
 from rltrain.workers.checkpoints import CheckpointStore, DiskFullError
+from rltrain.workers.peers import Peers
 
 log = logging.getLogger(__name__)
 _LOOK_S = 0.02
 _RETRY_S = 0.2
+_WARN_AGAIN_S = 60.0
+_TEXT_BYTES = 1 << 14
+"""Room for what is no tensor: the configuration, the spec, names, the archive's own tables."""
 _LEARNERS_OPTIONS = ("normalize_obs", "normalize_reward", "reward_clip")
 """Of the section `env`, what the learner does with rows; the envs don't know of it."""
 
@@ -59,6 +64,9 @@ class Saver:
         """The checkpoint written last."""
         self.next_at: float = config.checkpoint.every_env_steps or math.inf
         """Env steps at which the next checkpoint is due."""
+        self._num_unsaved = 0
+        """Saves in a row for which there was no room."""
+        self._warned_at = -math.inf
         self._previous_weights: np.ndarray | None = None
         self._snapshots: dict[int, bytes] = {}
 
@@ -94,12 +102,21 @@ class Saver:
             self.forget_returns(lane)
         self._plan_next(checkpoint["env_steps"])
 
-    def attach(self, arena: Arena, run_folder: Path, counters: CounterRow, version: int) -> None:
-        """Open the checkpoint folder; put env states of `version` and the weights before it into the arena."""
+    def attach(
+        self, arena: Arena, run_folder: Path, counters: CounterRow, version: int, env_steps: int = 0
+    ) -> None:
+        """Open the checkpoint folder; put env states of `version` and the weights before it into the arena.
+
+        Warns when there will be no room for the checkpoints of the rest of the run, from `env_steps` on.
+        """
         self.control, self.board, self.snapshots = Control(arena), WeightBoard(arena), SnapshotArea(arena)
         self.counters = counters
+        self.peers = Peers(arena, self.config.supervision.shutdown_grace_s / 2)
         limits = self.config.checkpoint
         self.store = CheckpointStore(run_folder / "checkpoints", limits.keep, limits.keep_best)
+        num_saves = max(0, self.config.run.total_env_steps - env_steps) / (limits.every_env_steps or math.inf)
+        if lacking := self.store.missing_room(self._checkpoint_bytes(), num_saves + 1):
+            self._warn(lacking)
         for lane, payload in self._snapshots.items():
             if not self.snapshots.write(lane, version, payload):
                 self.forget_returns(lane)
@@ -133,6 +150,8 @@ class Saver:
                 if lane not in found and snapshot is not None and snapshot[0] == version:
                     found[lane] = snapshot[1]
             if len(found) < self.num_lanes:
+                if self.peers.are_silent:
+                    break
                 self.control.wait(_LOOK_S)
                 self.counters.beat()
         return found
@@ -164,7 +183,7 @@ class Saver:
         }
         path = self._write(state, progress["env_steps"], None if math.isnan(score) else score, is_last)
         if path is not None:
-            self.last = path
+            self.last, self._num_unsaved = path, 0
             self.channel.send({"checkpoint": str(path), "env_steps": progress["env_steps"]})
 
     def _write(self, state: dict[str, Any], env_steps: int, score: float | None, is_last: bool) -> Path | None:
@@ -177,8 +196,7 @@ class Saver:
             except DiskFullError as error:
                 if not has_warned:
                     has_warned = True
-                    log.warning("%s", error)
-                    self.channel.send({"warning": str(error)})
+                    self._warn_of_full_disk(error)
                 if not is_last:
                     return None
                 if time.monotonic() > deadline:
@@ -190,6 +208,28 @@ class Saver:
         """Begin the discounted returns of a lane anew, as its envs do."""
         num_envs = self.config.actors.envs_per_group
         self.state.reward_scaler.restart(slice(lane * num_envs, (lane + 1) * num_envs))
+
+    def _warn(self, text: str) -> None:
+        log.warning("%s", text)
+        self.channel.send({"warning": text})
+
+    def _warn_of_full_disk(self, error: DiskFullError) -> None:
+        """Warn again and again, but no flood: at the 1st, 2nd, 4th, 8th ... save in a row, and once a minute."""
+        self._num_unsaved += 1
+        now, is_power_of_two = time.monotonic(), self._num_unsaved & (self._num_unsaved - 1) == 0
+        if is_power_of_two or now - self._warned_at >= _WARN_AGAIN_S:
+            self._warned_at = now
+            times = "" if self._num_unsaved == 1 else f" {self._num_unsaved} checkpoints in a row were not written."
+            self._warn(f"{error}{times}")
+
+    def _checkpoint_bytes(self) -> int:
+        """About the size of a checkpoint, on the large side, found without making one."""
+        state = self.state
+        model = sum(x.numel() * x.element_size() for x in state.model.state_dict().values())
+        num_weights = 2 if self.config.pipeline.schedule == "overlap" else 1
+        moments = 2 * state.flat.flat.numel() * state.flat.flat.element_size()
+        env_states = self.num_lanes * self.snapshots.room_bytes if self.spec.snapshot_bytes else 0
+        return model + num_weights * state.flat.weight_bytes + moments + env_states + _TEXT_BYTES
 
     def _plan_next(self, env_steps: int) -> None:
         distance = self.config.checkpoint.every_env_steps

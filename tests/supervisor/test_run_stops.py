@@ -1,137 +1,213 @@
-"""Runs that are asked to stop at any moment, or come to their end while others are behind."""
+"""Runs that are told to stop, or come to their end, while something is slow or does nothing any more."""
 
 from __future__ import annotations
 
 import os
-import random
 import signal
 import time
-from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from rltrain.workers.checkpoints import CheckpointStore
 from tests.runs import Ended, Running, resume, toy, train, until
+from tests.supervisor.test_run_deaths import check_nothing_is_left
+from tests.toy_models import recorded
 
 pytestmark = pytest.mark.timeout(600)
 
 LONG = {"run.total_env_steps": 10**9, "log.every_env_steps": 256}
-BUSY = {**LONG, "checkpoint.every_env_steps": 128, "eval.every_env_steps": 256, "eval.episodes": 1}
+STEPS = 3000
+
+
+def signal_parent(run: Running, number: int) -> None:
+    run.signal(number)
+
+
+def signal_group(run: Running, number: int) -> None:
+    os.killpg(run.process.pid, number)
+
+
+def has_learned(run: Running) -> bool:
+    return len(recorded(run.directory / "learned")) >= STEPS if (run.directory / "learned").exists() else False
 
 
 def is_saving(run: Running) -> bool:
-    folder = run.folder()
-    return folder is not None and any((folder / "checkpoints").glob(".checkpoint-*"))
+    return any(run.directory.glob("runs/*/checkpoints/.*.tmp"))
 
 
-MOMENTS: dict[str, Callable[[Running], object]] = {
-    "actors start": lambda run: "actor-1" in run.children(),
-    "the folder is made": lambda run: run.folder(),
-    "a checkpoint is written": is_saving,
-    "an evaluation was played": lambda run: "evaluated" in run.out.read_text(),
-}
+NEVER = {
+    **toy("Count", n=20), "checkpoint.every_env_steps": 10**9, "model.kind": "tests.toy_models:Recorder",
+    "env.normalize_obs": True,
+}  # fmt: skip
+STOPS = {
+    "parent": (NEVER, has_learned, signal_parent, signal.SIGTERM, 143),
+    "group": (NEVER, has_learned, signal_group, signal.SIGTERM, 143),
+    "hangup": (NEVER, has_learned, signal_group, signal.SIGHUP, 129),
+    "saving": ({"checkpoint.every_env_steps": 1, "model.hidden_sizes": [1024, 1024]}, is_saving, signal_parent,
+               signal.SIGTERM, 143),
+}  # fmt: skip
 
 
-def check_stopped(run: Running, ended: Ended, number: int) -> None:
-    """Check what a run that a signal stopped says and leaves."""
-    assert ended.returncode in (128 + number, -number), ended.stdout + ended.stderr
-    assert len(ended.stderr.splitlines()) <= 5
-    assert "Traceback" not in ended.stdout + ended.stderr
-    until(lambda: not run.survivors(), "no process is left", limit_s=15)
-    assert not list(ended.directory.rglob("*.tmp"))
-    assert not [name for name in os.listdir("/dev/shm") if "rltrain" in name]
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory):
+    """Of each stop the run that got the signal, and the one that went on where `parent` was."""
+    folder = tmp_path_factory.mktemp("stopped")
+    first, started = {}, {}
+    try:
+        for name, (options, *_) in STOPS.items():
+            own = {"model.kwargs.path": str(folder / name / "learned")} if options is NEVER else {}
+            started[name] = train(folder / name, {**LONG, **options, **own})
+        for name, (_, is_time, send, number, _) in STOPS.items():
+            run = started[name]
+            until(lambda: run.ended_or(lambda: is_time(run)), f"{name}: the moment")  # noqa: B023
+            send(run, number)
+        for name, run in started.items():
+            first[name] = run.end()
+            assert first[name].summary, "what a resumed run overwrites is read now"
+            assert first[name].checkpoints
+            until(lambda: not run.survivors(), f"{name}: no process is left", limit_s=10)  # noqa: B023
+        total = first["parent"].summary["env_steps"] + 1024
+        started["resumed"] = resume(folder / "parent", "--set", f"run.total_env_steps={total}")
+        return {**first, "resumed": started["resumed"].end()}
+    finally:
+        for run in started.values():
+            run.__exit__()
+
+
+@pytest.mark.parametrize("name", STOPS)
+def test_run_stopped_by_signal_saves_its_last_step(stopped, name):
+    """Case M05."""
+    first = stopped[name]
+    code = STOPS[name][-1]
+    assert first.returncode == code, first.stdout + first.stderr
+    assert first.stderr == ""
+    saved = [int(path.stem.split("-")[1]) for path in first.checkpoints]
+    assert saved[-1] == first.summary["env_steps"]
+    content, warnings, _ = CheckpointStore.load(first.folder)
+    if name != "parent":  # where the second run has written more by now
+        assert (content["env_steps"], warnings) == (saved[-1], [])
+    if name != "saving":
+        assert len(saved) == 1, "one before the signal would be of step 10**9"
+        assert saved[0] >= STEPS
+
+
+def test_run_stopped_by_signal_is_resumed_at_its_last_step(stopped):
+    at, second = stopped["parent"].summary["env_steps"], stopped["resumed"].finished()
+    assert f"steps {at:,}" in second.stdout, "it goes on where the first one was"
+    assert second.summary["env_steps"] >= at + 1024
+    check_nothing_is_left(second)
+
+
+SLOW = {
+    **toy("Count", n=20), "pipeline.schedule": "async", "algo.name": "appo", "actors.groups_per_actor": 1,
+    "model.kind": "tests.slow_models:make_model", "pipeline.fragment_length": 8, "learner.max_batch_fragments": 2,
+    "learner.min_batch_fragments": 1, "run.total_env_steps": 320,
+}  # fmt: skip
+"""At most 32 env steps in a batch, which takes the learner 0.2 s."""
 
 
 @pytest.mark.parametrize(
-    "moment",
-    [*("the folder is made", "a checkpoint is written"),
-     *(pytest.param(moment, marks=pytest.mark.stress) for moment in ("actors start", "an evaluation was played"))],
-)  # fmt: skip
-def test_run_interrupted_at_a_chosen_moment_ends_in_order(tmp_path, moment):
-    """Case M04: Ctrl-C, which the terminal sends to the whole group."""
-    with train(tmp_path, BUSY) as run:
-        until(lambda: run.ended_or(lambda: MOMENTS[moment](run)), moment)
-        os.killpg(run.process.pid, signal.SIGINT)
-        ended = run.end(15)
-        check_stopped(run, ended, signal.SIGINT)
-    assert ended.returncode == 130
-    if run.folder() is not None and "actor" not in moment:
-        assert ended.checkpoints or "nothing was trained" in ended.stderr
+    ("num_actors", "num_runs"), [(4, 1), pytest.param(16, 20, marks=pytest.mark.stress)], ids=["one", "twenty"]
+)
+def test_run_with_a_full_ring_ends_soon_after_the_last_step(tmp_path, num_actors, num_runs):
+    """Case M06; twenty runs with sixteen actors take two minutes."""
+    for i in range(num_runs):
+        with train(tmp_path / str(i), {**SLOW, "actors.num_actors": num_actors}) as run:
+            ended = run.end()
+            now_s = time.time()
+            until(lambda: not run.survivors(), "no process is left", limit_s=10)
+        assert ended.finished().summary["state"] == "finished"
+        assert now_s - ended.checkpoints[-1].stat().st_mtime < 10, "the last thing the learner does is to save"
+        for actor in range(num_actors):
+            assert ended.summary["ledger"][f"actor-{actor}"]["wait_slot"] > 0.2, "no slot was free"
+        check_nothing_is_left(ended)
+
+
+GRACE_S = 4.0
+HELD = {
+    "hanging env": ("actor: fragment half full", "hang"),
+    "stopped actor": ("actor: before publication", "stop"),
+    "stopped server": ("server: before the scatter", "stop"),
+    "stopped learner": ("learner: in the update", "stop"),
+}
+USUAL = ("hanging env", "stopped server", "stopped learner")
+
+
+def held_options(folder: Path, moment: str, cause: str, schedule: str) -> dict:
+    mine = {"moment": moment, "cause": cause, "once": str(folder / "held")}
+    return {
+        "env.id": "tests.moments:make_env", "model.kind": "tests.moments:make_model", "env.normalize_obs": True,
+        **{f"{section}.kwargs.{name}": value for section in ("env", "model") for name, value in mine.items()},
+        **LONG, "supervision.heartbeat_timeout_s": 600.0, "supervision.shutdown_grace_s": GRACE_S,
+        "pipeline.schedule": schedule,
+    }  # fmt: skip
+
+
+def interrupt_held(started: dict[str, Running]) -> dict[str, tuple[Ended, float]]:
+    """Press Ctrl-C in every run once its process is held; returns the ends and the seconds until then."""
+    pressed_s, found = {}, {}
+    for name, run in started.items():
+        until(lambda: run.ended_or(lambda: (run.directory / "held").exists()), f"{name} is held")  # noqa: B023
+        signal_group(run, signal.SIGINT)
+        pressed_s[name] = time.monotonic()
+    waiting = dict(started)
+    while waiting:
+        until(lambda: any(run.process.poll() is not None for run in waiting.values()), "the end", limit_s=60)
+        for name in [name for name, run in waiting.items() if run.process.poll() is not None]:
+            found[name] = waiting.pop(name).end(), time.monotonic() - pressed_s[name]
+    return found
+
+
+@pytest.fixture(scope="module")
+def held(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("held")
+    started = {}
+    try:
+        for name in USUAL:
+            moment, cause = HELD[name]
+            own = folder / name.replace(" ", "-")
+            started[name] = train(own, held_options(own, moment, cause, "overlap"))
+        found = interrupt_held(started)
+        for name, run in started.items():
+            until(lambda: not run.survivors(), f"{name}: no process is left", limit_s=10)  # noqa: B023
+        return found
+    finally:
+        for run in started.values():
+            run.__exit__()
+
+
+@pytest.mark.parametrize("name", [name for name in USUAL if name != "stopped learner"])
+def test_interrupt_while_a_process_is_held_saves_and_ends_the_run(held, name):
+    """Case E16: a batch that will never come is not waited for as long as the grace lasts."""
+    ended, seconds = held[name]
+    assert ended.returncode == 130, ended.stdout + ended.stderr
+    assert seconds < GRACE_S, ended.stdout
+    assert ended.stderr == ""
+    assert ended.summary["state"] == "stopped"
+    assert [int(path.stem.split("-")[1]) for path in ended.checkpoints] == [ended.summary["env_steps"]]
+    check_nothing_is_left(ended)
+
+
+def test_interrupt_while_the_learner_is_held_ends_the_run_and_says_what_is_lost(held):
+    ended, seconds = held["stopped learner"]
+    assert ended.returncode == 130, ended.stdout + ended.stderr
+    assert seconds < GRACE_S + 1, ended.stdout
+    assert "stopped without a checkpoint" in ended.stderr
+    assert "held by SIGSTOP" in ended.stdout
+    assert not ended.checkpoints
+    check_nothing_is_left(ended)
 
 
 @pytest.mark.stress
-@pytest.mark.parametrize("seed", range(20))
-def test_run_interrupted_at_a_random_moment_ends_in_order(tmp_path, seed):
-    """Case M04. Takes one and a half minutes; the first moments are before Python itself is ready for a signal."""
-    with train(tmp_path, {**BUSY, "run.total_env_steps": 8192}) as run:
-        at = time.monotonic() + random.Random(seed).uniform(0.1, 5.0)
-        until(lambda: run.process.poll() is not None or time.monotonic() >= at, "the moment")
-        if run.process.poll() is None:
-            os.killpg(run.process.pid, signal.SIGINT)
-        ended = run.end(15)
-        if ended.returncode != 0:
-            check_stopped(run, ended, signal.SIGINT)
-
-
-@pytest.mark.parametrize(
-    ("number", "is_group", "every"),
-    [(signal.SIGTERM, True, 10**9), (signal.SIGHUP, False, 128),
-     pytest.param(signal.SIGTERM, False, 128, marks=pytest.mark.stress)],
-)  # fmt: skip
-def test_run_ended_from_outside_saves_where_it_is_and_goes_on_from_there(tmp_path, number, is_group, every):
-    """Case M05: a scheduler that ends parent or group, a terminal that is closed, and in the middle of a checkpoint."""
-    with train(tmp_path, {**LONG, "checkpoint.every_env_steps": every}) as run:
-        run.wait_training()
-        until(lambda: run.ended_or(lambda: every > 128 or is_saving(run)), "a checkpoint is being written")
-        (os.killpg if is_group else os.kill)(run.process.pid, number)
-        ended = run.end(15)
-        check_stopped(run, ended, number)
-    assert ended.returncode == 128 + number
-    assert ended.summary["env_steps"] == int(ended.checkpoints[-1].stem.split("-")[1]) > 0
-    with resume(tmp_path, "--set", f"run.total_env_steps={ended.summary['env_steps'] + 512}") as again:
-        assert again.end().finished().summary["env_steps"] >= ended.summary["env_steps"] + 512
-
-
-@pytest.mark.parametrize("repeats", [1, pytest.param(20, marks=pytest.mark.stress)])
-def test_run_with_full_rings_and_a_slow_learner_ends_after_its_last_step(tmp_path, repeats):
-    """Case M06: whatever is still queued. Twenty runs take two minutes."""
-    slow = {
-        "model.kind": "tests.toy_models:make_slow", "model.kwargs.pause_s": 0.2, "algo.name": "appo",
-        "pipeline.schedule": "async", "actors.num_actors": 4, "run.total_env_steps": 2048,
-        "checkpoint.every_env_steps": 10**9,
-    }  # fmt: skip
-    for number in range(repeats):
-        with train(tmp_path / str(number), slow) as run:
-            until(lambda: run.ended_or(run.has_checkpoint), "the last step is learned")
-            ended = run.end(10).finished()
-            until(lambda: not run.survivors(), "no process is left", limit_s=10)
-        assert ended.summary["ledger"]["learner"]["update"] > 0.5, "it was slow"
-
-
-@pytest.mark.parametrize("stuck", ["env", pytest.param("inference", marks=pytest.mark.stress)])
-def test_run_with_a_stuck_process_stops_within_seconds_and_saves(tmp_path, stuck):
-    """Case E16: Ctrl-C works while one waits for what never comes."""
-    env = toy("Hang", k=200) if stuck == "env" else toy("Count", n=20)
-    with train(tmp_path, {**LONG, **env, "supervision.shutdown_grace_s": 8.0}) as run:
-        workers = run.wait_training()
-        if stuck == "env":
-            until(lambda: "0 steps/s" in run.out.read_text().splitlines()[-1], "nothing comes any more")
-        else:
-            workers[stuck].suspend()
-        began = time.monotonic()
-        os.killpg(run.process.pid, signal.SIGINT)
-        ended = run.end(30)
-        check_stopped(run, ended, signal.SIGINT)
-    assert ended.returncode == 130
-    assert ended.checkpoints
-    assert time.monotonic() - began < 9, "the learner waits four seconds for data, nobody eight for the stuck one"
-
-
-def test_run_with_a_stopped_learner_stops_once_its_silence_is_noticed(tmp_path):
-    with train(tmp_path, {**LONG, "supervision.heartbeat_timeout_s": 3.0}) as run:
-        run.wait_training()["learner"].suspend()
-        os.killpg(run.process.pid, signal.SIGINT)
-        ended = run.end(30)
-        check_stopped(run, ended, signal.SIGINT)
-    assert ended.returncode == 130
-    assert "stopped without a checkpoint, as the learner had died" in ended.stderr
-    assert "gave no sign of life" in ended.stderr
+@pytest.mark.parametrize("schedule", ["sync", "overlap", "async"])
+@pytest.mark.parametrize("name", HELD)
+def test_interrupt_while_any_process_is_held_ends_every_schedule(tmp_path, name, schedule):
+    """Twelve runs take one and a half minutes."""
+    moment, cause = HELD[name]
+    with train(tmp_path, held_options(tmp_path, moment, cause, schedule)) as run:
+        ended, seconds = interrupt_held({"it": run})["it"]
+        until(lambda: not run.survivors(), "no process is left", limit_s=10)
+    assert ended.returncode == 130, ended.stdout + ended.stderr
+    assert seconds < GRACE_S + 1
+    assert bool(ended.checkpoints) is (name != "stopped learner")

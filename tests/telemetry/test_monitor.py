@@ -9,7 +9,7 @@ import pytest
 
 from rltrain.config.load import LoadedConfig, config_from_dict
 from rltrain.telemetry.ledger import Ledger
-from rltrain.telemetry.monitor import Monitor
+from rltrain.telemetry.monitor import LONG_EPISODE_STEPS, Monitor
 from rltrain.telemetry.plain import PlainLines
 from tests.telemetry.samples import HEADER, RING, row
 
@@ -74,3 +74,47 @@ def test_monitor_finish_failed_run_has_no_verdict(learner, capsys):
     monitor.finish(SUMMARY | {"state": "failed", "exit_code": 6}, monitor.total())
     assert "verdict" not in capsys.readouterr().out
     assert monitor.summary_figures(monitor.total())["verdict"] == "no verdict: the run failed"
+
+
+@pytest.mark.parametrize("failing", ["sample", "window", "total"])
+def test_monitor_whose_ledger_fails_tells_it_once_and_goes_on(learner, capsys, monkeypatch, failing):
+    counters, _ = learner
+    monitor = monitor_of(counters)
+
+    def fail():
+        raise KeyError("nothing there")
+
+    monkeypatch.setattr(monitor.ledger, failing, fail)
+    for _ in range(3):
+        monitor.tick()
+    total = monitor.total()
+    monitor.finish(SUMMARY, total)
+    json.dumps(monitor.summary_figures(total))
+    out = capsys.readouterr().out
+    assert out.count("(KeyError: 'nothing there'); the run goes on without") == (2 if failing == "sample" else 1)
+    assert "finished: all env steps learned from" in out
+
+
+def test_monitor_whose_plain_lines_fail_goes_on(learner, monkeypatch):
+    counters, _ = learner
+    monitor = monitor_of(counters)
+    monkeypatch.setattr(monitor.display, "_line", lambda *_: 1 / 0)
+    for _ in range(3):
+        monitor.tick()
+    assert [warning for warning in monitor.warnings if "showing the run failed" in warning] == list(monitor.warnings)
+    assert len(monitor.warnings) == 1
+
+
+@pytest.mark.parametrize("has_limit", [False, True])
+def test_monitor_warns_once_of_a_long_episode_without_time_limit(learner, has_limit):
+    """Case E18."""
+    counters, _ = learner
+    monitor = monitor_of(counters)
+    monitor.endless = None if has_limit else "Endless-v0"
+    for length in (LONG_EPISODE_STEPS - 1, LONG_EPISODE_STEPS, 10 * LONG_EPISODE_STEPS):
+        counters.set("longest_open", length)
+        monitor.tick()
+        assert len(monitor.warnings) == (not has_limit and length >= LONG_EPISODE_STEPS)
+    if not has_limit:
+        assert monitor.warnings[0].startswith("an episode runs for 10,000 env steps, and Endless-v0 has no time limit")
+        assert "env.max_episode_steps" in monitor.warnings[0]

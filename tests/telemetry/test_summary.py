@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from rltrain.telemetry.summary import closing_summary
 from rltrain.telemetry.verdict import judge
 from tests.telemetry.samples import HEADER, sample
@@ -12,7 +14,8 @@ TOTAL = sample({
 })
 SUMMARY = {
     "reason": "target", "env_steps": 654_321, "updates": 4_000, "policy_version": 1_000, "episodes": 77,
-    "return_mean": 476.5, "episode_length_mean_steps": 476.5, "checkpoint": "runs/cartpole-1/checkpoints/000654321",
+    "return_mean": 476.5, "episode_length_mean_steps": 476.5,
+    "checkpoint": "runs/cartpole-1/checkpoints/checkpoint-000000654321.pt",
     "weights_sha256": "ab", "state": "finished", "duration_s": 65.0, "run_folder": "runs/cartpole-1", "restarts": 0,
     "exit_code": 0,
 }
@@ -22,13 +25,23 @@ def summary(header=HEADER, total=TOTAL, **changes) -> str:
     return closing_summary(SUMMARY | changes, total, judge(TOTAL, "overlap"), header)
 
 
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """The run folder, with the checkpoint that the summary names."""
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "runs/cartpole-1/checkpoints"
+    folder.mkdir(parents=True)
+    (folder / "checkpoint-000000654321.pt").touch()
+    return folder
+
+
 def test_closing_summary_says_result_speed_time_by_state_verdict_and_next_command():
     text = summary()
     for words in (
         "target return is reached", "476.5 mean of the last 77 episodes", "target 475",
         "654,321 (201,234 per second while training); 1:05 min in all",
         "env_step 60 %, wait_action 30 %, boot 10 %", "update 93 %, wait_data 5 %", "learner-bound: the learner",
-        "runs/cartpole-1/checkpoints/000654321", "rltrain eval runs/cartpole-1",
+        "runs/cartpole-1/checkpoints/checkpoint-000000654321.pt", "rltrain eval runs/cartpole-1",
     ):
         assert words in " ".join(text.split())
     assert "write" not in text
@@ -78,6 +91,20 @@ def test_closing_summary_run_that_failed_early_has_what_is_known():
     assert "0; 1.0 s in all" in text
     assert "none was written; logs are in 'runs/my run'" in text
     assert "rltrain eval" not in text
+
+
+def test_closing_summary_names_only_a_checkpoint_that_is_there(folder):
+    (folder / "checkpoint-000000000100.pt").touch()
+    (folder / "checkpoint-000000654321.pt").unlink()
+    text = summary(reason="stopped", state="stopped", exit_code=130)
+    assert "checkpoint-000000000100.pt" in text
+    assert "654321.pt" not in text
+    assert "rltrain run --resume runs/cartpole-1" in text
+    (folder / "checkpoint-000000000100.pt").unlink()
+    text = summary(reason="stopped", state="stopped", exit_code=130)
+    assert "what was written is no longer there; logs are in runs/cartpole-1" in " ".join(text.split())
+    assert "rltrain eval" not in text
+    assert "--resume" not in text
 
 
 def test_closing_summary_return_that_is_nan_is_no_figure():
