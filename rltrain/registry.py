@@ -116,8 +116,16 @@ def _from_users_code(error: Exception, module_name: str, target: str, option: st
 
 def _folders() -> str:
     """Name the folders that come before Python's own path: the run's, where it has one, and the working directory."""
-    here = os.getcwd()
+    here = _here()
     return here if not sys.path or sys.path[0] in ("", here) else f"{sys.path[0]}, {here}"
+
+
+def _here() -> str:
+    """The working directory; where an env has removed it, one that nothing is imported from."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return os.devnull
 
 
 def _without_importlib(trace: TracebackType | None) -> TracebackType | None:
@@ -131,7 +139,7 @@ def _without_importlib(trace: TracebackType | None) -> TracebackType | None:
 
 
 def _make_working_directory_importable() -> None:
-    here = os.getcwd()
+    here = _here()
     if here not in sys.path and "" not in sys.path:
         sys.path.insert(1, here)  # behind the run's own folder
 

@@ -123,6 +123,34 @@ class WithChild(Count):
         print(subprocess.Popen(["sleep", "300"]).pid, flush=True)
 
 
+class TellEvaluation(Count):
+    """Makes the file `flag` at its first step in the evaluator, where an episode never ends."""
+
+    def __init__(self, flag: str, n: int = 20):
+        self.is_evaluated = Path("/proc/self/comm").read_text().startswith("rl:evaluator")
+        super().__init__(10**9 if self.is_evaluated else n)
+        self.flag = Path(flag)
+
+    def step(self, action: Any):
+        """Tell."""
+        if self.is_evaluated and not self.flag.exists():
+            self.flag.touch()
+        return super().step(action)
+
+
+class SlowClose(Count):
+    """Makes the file `flag` when it is closed, and takes a second for it."""
+
+    def __init__(self, flag: str, n: int = 20):
+        super().__init__(n)
+        self.flag = Path(flag)
+
+    def close(self) -> None:
+        """Tell, and take long."""
+        self.flag.touch()
+        time.sleep(1)
+
+
 class AtMoment(Count):
     """Ends its process at a moment of `tests/moments.py`, whichever process it is.
 
@@ -157,31 +185,3 @@ class Marked(AtMoment):
         """Begin another episode."""
         self.episode += 1
         return super().reset(seed=seed, options=options)
-
-
-class TellEvaluation(Count):
-    """Makes the file `flag` at its first step in the evaluator, where an episode never ends."""
-
-    def __init__(self, flag: str, n: int = 20):
-        self.is_evaluated = Path("/proc/self/comm").read_text().startswith("rl:evaluator")
-        super().__init__(10**9 if self.is_evaluated else n)
-        self.flag = Path(flag)
-
-    def step(self, action: Any):
-        """Tell."""
-        if self.is_evaluated and not self.flag.exists():
-            self.flag.touch()
-        return super().step(action)
-
-
-class SlowClose(Count):
-    """Makes the file `flag` when it is closed, and takes a second for it."""
-
-    def __init__(self, flag: str, n: int = 20):
-        super().__init__(n)
-        self.flag = Path(flag)
-
-    def close(self) -> None:
-        """Tell, and take long."""
-        self.flag.touch()
-        time.sleep(1)

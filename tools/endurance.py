@@ -33,7 +33,11 @@ OPTIONS = ["run.total_env_steps=1_000_000_000_000", "run.target_return=none", "a
 
 def look(supervisor: psutil.Process, seen: dict[str, list[tuple[float, int, int]]]) -> None:
     """Add (resident bytes, descriptors, threads) of each process to `seen`, by its name."""
-    for process in [supervisor, *supervisor.children(recursive=True)]:
+    try:
+        processes = [supervisor, *supervisor.children(recursive=True)]
+    except psutil.Error:
+        return
+    for process in processes:
         try:
             name = "supervisor" if process == supervisor else process.name().removeprefix("rl:")
             seen[name].append((process.memory_info().rss, process.num_fds(), process.num_threads()))
@@ -73,10 +77,12 @@ def main() -> int:
     print(f"\n{summary['env_steps']:,} env steps, {summary['updates']:,} updates, exit code {code}, "
           f"left in /dev/shm: {', '.join(left) or 'nothing'}")  # fmt: skip
     print(f"{'process':<16}{'resident MiB':>22}{'growth':>9}{'descriptors':>14}{'threads':>10}")
-    holds, per_minute = code == 130 and not left, int(60 / LOOK_S)
+    per_minute, judged = int(60 / LOOK_S), set[str]()
+    holds = code == 130 and not left
     for name, looks in seen.items():
-        if len(looks) < 3 * per_minute:
-            continue  # a helper that lived for a moment
+        if len(looks) < 2 * per_minute:
+            continue  # the interpreter of the zygotes before they have their name
+        judged.add(name)
         (rss, rss_end), (fds, fds_end), (threads, threads_end) = (
             growth([look[i] for look in looks], per_minute) for i in range(3)
         )
@@ -84,6 +90,9 @@ def main() -> int:
         holds &= share < LARGEST_GROWTH and fds_end <= fds and threads_end <= threads
         print(f"{name:<16}{rss / 2**20:>10.1f} -> {rss_end / 2**20:>8.1f}{share:>+9.2%}"
               f"{fds:>8.0f} -> {fds_end:.0f}{threads:>6.0f} -> {threads_end:.0f}")  # fmt: skip
+    if missing := {"supervisor", "learner", "inference", "actor-0"} - judged:
+        holds = False
+        print(f"not seen for two minutes: {', '.join(sorted(missing))}")
     if args.json:
         args.json.write_text(json.dumps({"minutes": args.minutes, "holds": holds, "seen": seen}, indent=1))
     print("all of it holds" if holds else "NOT all of it holds")

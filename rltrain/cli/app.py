@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import select
@@ -12,7 +13,7 @@ from typing import Any
 
 import click
 
-from rltrain.errors import ConfigError, RltrainError
+from rltrain.errors import BootError, ConfigError, RltrainError
 
 COMMANDS = {
     "doctor": "Say what this machine has, and check an environment.",
@@ -23,6 +24,14 @@ COMMANDS = {
     "config": "Show options, their values and meanings.",
 }
 """In the order a user meets them -> first line of help. The module of a command has its name."""
+
+_LIMITS = {
+    errno.EMFILE: "a process of rltrain may not open more files. Raise `ulimit -n`; 256 are enough for most runs.",
+    errno.ENFILE: "this machine may not open more files. End other programs, or raise fs.file-max.",
+    errno.EAGAIN: "no further process or thread may be started. Raise `ulimit -u`, or use fewer actors.",
+    errno.ENOMEM: "there is not enough memory. Use fewer actors or smaller batches, or raise `ulimit -v`.",
+}
+"""Errors of the system that say that a limit of this machine or shell is too low -> what to do."""
 
 CLOSED_OUTPUT_EXIT_CODE = 1
 """Click's own code for it."""
@@ -95,6 +104,11 @@ def run_app(arguments: Sequence[str] | None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = CLOSED_OUTPUT_EXIT_CODE
+    except OSError as error:
+        if error.errno not in _LIMITS:
+            raise
+        click.echo(f"error: {error.strerror or error}: {_LIMITS[error.errno]}", err=True)
+        code = BootError.exit_code
     return code or 0
 
 

@@ -210,7 +210,8 @@ class SupervisionSection(Section):
     """Wait before the restart of a process that died within 10 s of its last restart, doubled for each further such
     death, at most 30; any other restart comes at once. Unit: seconds."""
     shutdown_grace_s: Timeout = 10.0
-    """Time that processes get to finish after a stop before they are killed. Unit: seconds."""
+    """Time that processes get to finish after a stop before they are killed; one that had been silent for half of it
+    already is not waited for. Unit: seconds."""
 
 
 class Config(Section):

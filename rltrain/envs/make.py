@@ -16,14 +16,13 @@ from rltrain.envs.boundary import describe_action, describe_obs
 from rltrain.envs.group import EnvGroup
 from rltrain.envs.lookup import accepts, building, find_env, require_spaces
 from rltrain.envs.native import NativeGroup
-from rltrain.envs.seeding import seed_process
 from rltrain.envs.single import SingleGroup
 from rltrain.envs.video import record_episodes
 from rltrain.envs.wrappers import has_preprocessing, preprocess
 from rltrain.errors import ConfigError
 from rltrain.fields import EnvSpec
 
-__all__ = ["EnvGroup", "describe", "has_native", "make_group", "make_single", "record_episodes", "seed_process"]
+__all__ = ["EnvGroup", "describe", "has_native", "make_group", "make_single", "record_episodes"]
 
 
 def make_group(

@@ -3,7 +3,8 @@
 Env `i` of the whole run (`lane * N + i`) gets `env_seed(run_seed, i)`: a 31-bit permutation of `i` keyed by the run
 seed. So no two envs of a run share a seed whatever the number of actors, an env's seed does not depend on how many
 others there are, and neighbouring run seeds do not overlap as `seed + i` would. 31 bits, because envs hand the seed
-on to C code that takes a signed int. Only the first reset of an env is seeded.
+on to C code that takes a signed int. Only the first reset of an env is seeded. An actor that takes a dead one's place
+goes by another seed, `life_seed`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import random
 import numpy as np
 
 _MASK = 2**31 - 1
-_PROCESS_DOMAIN = 0x70726F63  # keeps the processes' generators apart from the envs' keys
+_PROCESS_DOMAIN, _LIFE_DOMAIN = 0x70726F63, 0x6C696665  # keep what is derived apart from the envs' keys
 
 
 def env_seed(run_seed: int, env_index: int) -> int:
@@ -32,6 +33,17 @@ def env_seed(run_seed: int, env_index: int) -> int:
         word = (word * 0x2C1B3C6D) & _MASK
         word ^= word >> 13
     return word
+
+
+def life_seed(run_seed: int, life: int) -> int:
+    """Return what stands for the run's seed in an actor that was restarted: `run_seed` itself in its first life, 0.
+
+    With the seeds of its first life it would play the same episodes again, and meet again what has killed it.
+    """
+    if life == 0:
+        return run_seed
+    low, high = np.random.SeedSequence((run_seed, _LIFE_DOMAIN, life)).generate_state(2).tolist()
+    return int(low | high << 32) >> 1
 
 
 def seed_process(run_seed: int, actor_index: int) -> None:

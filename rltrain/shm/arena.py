@@ -64,7 +64,6 @@ class Arena:
         fd = os.memfd_create("rltrain", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.fchmod(fd, 0o600)
-            os.ftruncate(fd, layout.nbytes)
             _reserve(fd, layout, available)
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
             arena = cls(fd, layout)
@@ -131,8 +130,14 @@ class Arena:
 def _reserve(fd: int, layout: ArenaLayout, available: int) -> None:
     """Take all pages now: later a missing page would kill a process with SIGBUS, at any moment."""
     try:
+        os.ftruncate(fd, layout.nbytes)
         os.posix_fallocate(fd, 0, layout.nbytes)
     except OSError as error:
+        if error.errno == errno.EFBIG:
+            raise ConfigError(
+                f"The shared memory needs {layout.nbytes / _MIB:.0f} MiB in one file, and this shell limits files to "
+                "less: raise `ulimit -f`."
+            ) from error
         if error.errno in (errno.ENOSPC, errno.ENOMEM):
             raise ConfigError(_too_large(layout, available)) from error
         raise

@@ -91,8 +91,7 @@ class Boot:
             self._ended += [child for child in events.ended if self._may_wait(child)]
             fleet.launcher.check_zygotes()
             if self.signals:
-                what = "nothing was trained" if self._is_first else "resume from the last checkpoint"
-                raise Interrupted(f"Stopped while starting; {what}.", self.signals.first)
+                raise Interrupted(f"Stopped while starting; {self._what_is_left()}.", self.signals.first)
             self._on_wait()
             if time.monotonic() > deadline:
                 raise self._timeout()
@@ -101,6 +100,12 @@ class Boot:
         assert folder is not None, "all are ready, so the run folder was made"
         assert memory is not None, "all are ready, so the arena was laid out"
         return spec, folder, memory
+
+    def _what_is_left(self) -> str:
+        """Say what somebody who stops a boot can go on from."""
+        if self._is_first:
+            return "nothing was trained"
+        return "resume from the last checkpoint" if self.is_resume else "no checkpoint had been written"
 
     def again(self, on_wait: Callable[[], None]) -> None:
         """Boot once more after every process has ended, from the last checkpoint, in the memory that is there.
@@ -149,7 +154,7 @@ class Boot:
 
     def _hear(self, child: Child, message: dict[str, Any]) -> None:
         if "ready" in message:
-            child.is_ready = True
+            child.ready_s = time.monotonic()
             if child.role == "learner":
                 for other in self.fleet.children.values():
                     if other is not child:

@@ -21,7 +21,7 @@ from rltrain.shm.counters import CounterRow
 from rltrain.supervisor.launcher import Child
 from rltrain.supervisor.run_list import newest_checkpoint
 
-TAIL_LINES = 20
+SHOWN_LINES = 20
 CONSEQUENCE = {
     "actor": "Restarting it",
     "inference": "Restarting it; the requests wait for it",
@@ -101,4 +101,4 @@ def last_known(learner: CounterRow, checkpoints: Path) -> dict[str, Any]:
 
 def log_tail(child: Child) -> str:
     """Return the last lines of a child's log."""
-    return "\n".join(child.log.tail(TAIL_LINES))
+    return "\n".join(child.log.tail(SHOWN_LINES))

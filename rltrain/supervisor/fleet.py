@@ -20,6 +20,8 @@ from rltrain.supervisor.roles import RolePlan
 from rltrain.workers.channel import ChannelClosed
 
 _BYTES_PER_MIB = 1 << 20
+_FORK_S = 0.5
+"""What a child that was asked for gets to say which pid is its, before it is given up."""
 
 
 @dataclass
@@ -64,12 +66,13 @@ class Fleet:
 
     # -- starting ---------------------------------------------------------------------------------------------
 
-    def start(self, name: str, is_restart: bool = False) -> Child:
-        """Start the process of this name; an actor is told whether it is a restart."""
+    def start(self, name: str, life: int = 0) -> Child:
+        """Start the process of this name; an actor is told how many have had its place since the run began."""
         plan = self.plans[name]
         if plan.role == "actor":
-            plan = replace(plan, settings={**plan.settings, "is_restart": is_restart})
+            plan = replace(plan, settings={**plan.settings, "life": life})
         child = self.launcher.start(name, plan.role, plan.row, plan.settings, self.logs[name], plan.needs_torch)
+        child.life = life
         self.children[name] = child
         self.selector.register(child.channel, selectors.EVENT_READ, child)
         return child
@@ -152,19 +155,29 @@ class Fleet:
         """
         messages = []
         for child in filter(self.is_hopeless, self.alive()):
-            end(child, signal.SIGKILL)
+            self.kill(child)
         deadline = time.monotonic() + timeout_s
         while self.alive() and not is_urgent() and (left := deadline - time.monotonic()) > 0:
             messages += self.poll(min(left, 0.5)).messages
         self.kill_all()
         return messages
 
+    def kill(self, child: Child) -> None:
+        """Kill a child; one that was never forked is given up, and the zygote that should have done it goes too."""
+        if child.pid is not None:
+            end(child, signal.SIGKILL)
+        elif child.is_alive:
+            needs_torch = self.plans[child.name].needs_torch
+            self.launcher.zygotes["torch" if needs_torch else "plain"].kill()
+            self._forget(child)
+
     def kill_all(self) -> None:
         """Kill every child that is left, and reap it."""
-        deadline = time.monotonic() + 5
-        while self.alive() and time.monotonic() < deadline:
-            for child in self.alive():  # one that was just forked says only now which pid is its
-                end(child, signal.SIGKILL)
+        began = time.monotonic()
+        while self.alive() and time.monotonic() < began + 5:
+            for child in self.alive():
+                if child.pid is not None or time.monotonic() > began + _FORK_S:
+                    self.kill(child)
             self.poll(0.1)
 
     def close(self) -> None:

@@ -17,6 +17,8 @@ from rltrain.supervisor.logs import TAIL_LINES
 
 HELD_S = 2.0
 """How long the learner may be held by SIGSTOP, as it may be let go, once the run is to end."""
+_LEAST_SILENCE_S = 1.0
+"""Of a process that waits in vain: those that idle give a sign five times a second."""
 SHOWN_CALLS = 4
 """Enough to reach the env's own code from within a wait of the standard library."""
 
@@ -28,10 +30,14 @@ class Heartbeats:
         limits: `supervision` of the configuration.
         rows: counter row of each process, by name.
         warn: told of each process that is killed.
+        kill: kills a child, also one that was never forked.
     """
 
-    def __init__(self, limits: SupervisionSection, rows: dict[str, CounterRow], warn: Callable[[str], None]):
-        self.limits, self.rows, self.warn = limits, rows, warn
+    def __init__(
+        self, limits: SupervisionSection, rows: dict[str, CounterRow], warn: Callable[[str], None],
+        kill: Callable[[Child], None],
+    ):
+        self.limits, self.rows, self.warn, self.kill = limits, rows, warn, kill
         self._asked_for_stack: dict[str, int] = {}
         """Name -> how many lines its log had then."""
         self._held_at_s: float | None = None
@@ -47,16 +53,18 @@ class Heartbeats:
             if not child.is_ready:
                 if time.monotonic() - child.started_s > self.limits.boot_timeout_s:
                     child.is_silent = True
-                    end(child, signal.SIGKILL)
+                    self.kill(child)
             elif not (child.role == "learner" and is_learner_exempt):
                 self._check(child, self.rows[child.name])
 
     def is_hopeless(self, child: Child) -> bool:
-        """Whether a child that was told to end is silent for so long that it will not: its env hangs, or it is stopped.
+        """Whether a child that was told to end will not: it still starts, its env hangs, or it is stopped.
 
-        For as long the learner waits for it once the run is to end; the learner itself may have much to finish.
+        Half of the grace is silence enough: for as long the learner waits for it once the run is to end. The learner
+        itself may have much to finish.
         """
-        return child.role != "learner" and self.rows[child.name].heartbeat_age_s > self.limits.shutdown_grace_s / 2
+        is_silent = self.rows[child.name].heartbeat_age_s > max(_LEAST_SILENCE_S, self.limits.shutdown_grace_s / 2)
+        return child.role != "learner" and (is_silent or not child.is_ready)
 
     def end_stopped(self, learner: Child) -> None:
         """Kill the learner, for whose checkpoint a run that is to end waits, where it is held by SIGSTOP.
@@ -70,7 +78,7 @@ class Heartbeats:
         elif time.monotonic() - self._held_at_s > HELD_S:
             learner.is_silent = True
             self.warn("learner is held by SIGSTOP and cannot write a checkpoint: it is killed")
-            end(learner, signal.SIGKILL)
+            self.kill(learner)
 
     def _check(self, child: Child, row: CounterRow) -> None:
         age = row.heartbeat_age_s
@@ -85,7 +93,7 @@ class Heartbeats:
             calls = _innermost_calls(child.log.tail(min(TAIL_LINES, num_new)))
             where = " | ".join(calls) or "it does not even say where it is, as one that was stopped"
             self.warn(f"{child.name} silent for {age:.0f} s in state {row.state}: {where}")
-            end(child, signal.SIGKILL)
+            self.kill(child)
 
 
 def _is_held(pid: int) -> bool:
@@ -100,5 +108,5 @@ def _is_held(pid: int) -> bool:
 def _innermost_calls(log_lines: list[str]) -> list[str]:
     """Return where the main thread is, out of the log of a process that was just asked for its stack."""
     starts = [i for i, line in enumerate(log_lines) if line.startswith("Current thread")]
-    calls = log_lines[starts[-1] + 1 :] if starts else log_lines[-SHOWN_CALLS:]
+    calls = log_lines[starts[-1] + 1 :] if starts else []
     return [call.strip() for call in calls[:SHOWN_CALLS]]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from rltrain.envs.seeding import env_seed
+from rltrain.envs.seeding import env_seed, life_seed
 from rltrain.fields import ACTION
 from rltrain.supervisor.memory import RunMemory
 
@@ -57,11 +57,12 @@ class LastSteps:
         self.memory, self.seed = memory, seed
         self._envs: dict[str, list[int | None]] = {}
 
-    def of(self, name: str) -> LastStep | None:
+    def of(self, name: str, life: int) -> LastStep | None:
         """Return the step that a dead actor was in, None where it was not in an env; before its slots are taken back.
 
         Args:
             name: of the actor.
+            life: which of those that have had its place it was; decides on the seeds.
         """
         row = self.memory.rows[name]
         last = None
@@ -70,13 +71,14 @@ class LastSteps:
             actions = self.memory.ring.field(ACTION)[slot, step]
             first = env_index % len(actions)
             action = actions[first] if num_envs == 1 else actions
-            last = LastStep(env_index, num_envs, env_seed(self.seed, env_index), env_steps, action.tolist())
+            seed = env_seed(life_seed(self.seed, life), env_index)
+            last = LastStep(env_index, num_envs, seed, env_steps, action.tolist())
         self._envs.setdefault(name, []).append(last.env_index if last else None)
         return last
 
-    def verdict(self, name: str, last: LastStep | None) -> str:
-        """Say, in a sentence after a space, that every death of this actor came from one env; or nothing."""
-        envs = self._envs[name]
+    def verdict(self, name: str, last: LastStep | None, num_deaths: int) -> str:
+        """Say, in a sentence after a space, that the last deaths of this actor all came from one env; or nothing."""
+        envs = self._envs[name][-num_deaths:]
         if last is None or len(envs) < 2 or set(envs) != {last.env_index}:
             return ""
         return f" All {len(envs)} deaths came from {last.env}: look at that environment, not at this machine."

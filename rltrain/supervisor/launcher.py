@@ -17,6 +17,8 @@ from rltrain.supervisor.zygotes import Zygote
 from rltrain.workers.channel import Channel, ChannelClosed
 
 _PR_SET_CHILD_SUBREAPER = 36
+_KEPT_S = 60.0
+"""How long the end of a process that nobody knows by name is remembered; its first message takes milliseconds."""
 
 
 @dataclass
@@ -31,13 +33,21 @@ class Child:
     log: BoundedLog
     started_s: float
     pid: int | None = None
-    is_ready: bool = False
+    life: int = 0
+    """How many have had its place before, since the run began or went back to a checkpoint."""
+    ready_s: float | None = None
+    """When it said that it is ready, None before."""
     error: dict | None = None
     """What it reported before it ended: kind, message, traceback, exit_code."""
     status: int | None = None
     """Its exit code once it has ended, negative for a signal."""
     is_silent: bool = False
     """The supervisor killed it because its heartbeat stopped."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it has said that it is ready."""
+        return self.ready_s is not None
 
     @property
     def is_alive(self) -> bool:
@@ -50,6 +60,8 @@ class Child:
             return "is alive"
         if self.is_silent:
             return "gave no sign of life and was killed"
+        if self.pid is None:
+            return "ended before it could say who it is"
         if self.status >= 0:
             return f"ended with exit code {self.status}"
         return f"was killed by {signal.Signals(-self.status).name}"
@@ -70,8 +82,9 @@ class Launcher:
     def __init__(self, pump: OutputPump):
         self.pump = pump
         self.zygotes = {kind: Zygote(kind, pump) for kind in ("torch", "plain")}
-        self.statuses: dict[int, int] = {}
-        """Exit codes by pid, of children that were reaped before their first message told whose pid it is."""
+        self.statuses: dict[int, tuple[int, float]] = {}
+        """By pid the exit code and the time of death of those reaped before they were known by name, orphans of envs
+        among them: with the time, a pid that is used again is not taken for the earlier process."""
 
     def start_zygotes(self) -> None:
         """Start the processes that fork the children; does not wait for them."""
@@ -97,7 +110,10 @@ class Launcher:
         """
         channel, theirs = Channel.pair()
         out_read, out_write = os.pipe()
-        self.zygotes["torch" if needs_torch else "plain"].fork(theirs.fileno(), out_write)
+        try:
+            self.zygotes["torch" if needs_torch else "plain"].fork(theirs.fileno(), out_write)
+        except (ChannelClosed, OSError) as error:  # no memory for another process, say: found as the child's end
+            log.write(f"it could not be forked: {error or 'the zygote died at once'}\n".encode())
         os.close(out_write)
         theirs.close()
         self.pump.register(out_read, log)
@@ -118,11 +134,17 @@ class Launcher:
                 break
             _kill_group(ended_one.si_pid)  # before it is reaped, so that its number cannot be another's yet
             pid, status = os.waitpid(ended_one.si_pid, 0)
-            self.statuses[pid] = os.waitstatus_to_exitcode(status)
-        ended = [child for child in children if child.is_alive and child.pid in self.statuses]
-        for child in ended:
-            assert child.pid is not None, "its pid is among the reaped ones"
-            child.status = self.statuses.pop(child.pid)
+            self.statuses[pid] = os.waitstatus_to_exitcode(status), time.monotonic()
+        ended = []
+        for child in children:
+            status, at_s = self.statuses.get(child.pid or 0, (0, -1.0))
+            if child.is_alive and at_s >= child.started_s:
+                assert child.pid is not None, "its pid is among the reaped ones"
+                del self.statuses[child.pid]
+                child.status = status
+                ended.append(child)
+        long_ago_s = time.monotonic() - _KEPT_S
+        self.statuses = {pid: end for pid, end in self.statuses.items() if end[1] > long_ago_s}
         return ended
 
     def close(self) -> None:

@@ -57,16 +57,17 @@ class Recovery:
         self.has_given_up = False
         """There is no learner that could still save something."""
         self.memory: RunMemory
-        self.last_steps: LastSteps
+        self.last_steps: LastSteps | None = None
+        """Of the whole run; made with its memory."""
 
     def begin_watch(self, memory: RunMemory) -> None:
         """Watch what has just booted."""
         self.memory = memory
         self.has_learned = False
         self.dead_actors = DeadActors(memory, self.fleet.plans)
-        self.heartbeats = Heartbeats(self.config.supervision, memory.rows, self.monitor.warn)
+        self.heartbeats = Heartbeats(self.config.supervision, memory.rows, self.monitor.warn, self.fleet.kill)
         self.fleet.is_hopeless = self.heartbeats.is_hopeless
-        if not hasattr(self, "last_steps"):
+        if self.last_steps is None:
             self.last_steps = LastSteps(memory, self.config.run.seed)
 
     def tick(self) -> None:
@@ -89,19 +90,20 @@ class Recovery:
 
     def on_end(self, child: Child) -> None:
         """Decide what follows the end of a child that ended while training."""
+        assert self.last_steps is not None, "it is watched"
         told = told_error(child)
         if told is not None and child.role != "evaluator":
             return self.fail(told)
         last = None
         if child.role == "actor":
-            last = self.last_steps.of(child.name)
+            last = self.last_steps.of(child.name, child.life)
             self.dead_actors.disown(child.name)
         elif child.role == "evaluator":
             self.evaluations.abandon()
         self.memory.rows[child.name].end()
         # What it told or reported while starting, it would again.
         may_differ = told is None and (child.is_ready or child.error is None)
-        decision = self.restarts.after_death(child.name, time.monotonic(), may_differ)
+        decision = self.restarts.after_death(child.name, time.monotonic(), child.ready_s, may_differ)
         place = f" {last}" if last is not None and child.error is None else ""
         if isinstance(decision, Restart):
             self.due[child.name] = decision.at_s
@@ -110,7 +112,8 @@ class Recovery:
         elif child.role == "evaluator":
             self.monitor.warn(f"evaluator {why_it_ended(child)}; no more evaluations. See {child.log.path}")
         else:
-            verdict = self.last_steps.verdict(child.name, last) if child.role == "actor" else ""
+            is_actor = child.role == "actor"
+            verdict = self.last_steps.verdict(child.name, last, decision.num_deaths) if is_actor else ""
             self.fail(death_error(child, place, decision.reason + verdict))
         return None
 
@@ -134,7 +137,7 @@ class Recovery:
         self.memory.rows[name].add("restarts")
         if name == "learner":
             return self._boot_again()
-        child = self.fleet.start(name, is_restart=True)
+        child = self.fleet.start(name, self.memory.rows[name].num_lives)
         if child.role != "actor":  # which first says what its envs are
             assert self.boot.spec is not None, "it has booted before"
             self.fleet.send(child, {"spec": self.boot.spec.to_dict()})
@@ -159,7 +162,7 @@ class Recovery:
         """Try once more where a process died without a word and the budget allows it; else give up."""
         self.fleet.kill_all()
         if isinstance(error, BootError) and error.died is not None:
-            decision = self.restarts.after_death("learner", time.monotonic(), booted=True)
+            decision = self.restarts.after_death("learner", time.monotonic(), ready_s=None)
             if isinstance(decision, Restart):
                 self.due["learner"] = decision.at_s
                 return self.monitor.warn(f"{str(error).splitlines()[0]} {CONSEQUENCE['learner']}, once more.")

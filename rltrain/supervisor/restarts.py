@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 LONGEST_BACKOFF_S = 30.0
 STEADY_S = 10.0
-"""A process that ran this long since its start is restarted at once when it dies: waiting is for those that cannot
+"""A process that ran this long since it was ready is restarted at once when it dies: waiting is for those that cannot
 even begin, because something that they need is away."""
 HEALTHY_S = 600.0
 """A process that ran this long since its last death has its whole budget again: rare faults of a run of days
@@ -30,6 +30,8 @@ class GiveUp:
     """Stop the run, for `reason`, a sentence."""
 
     reason: str
+    num_deaths: int = 1
+    """That count against the budget, this one included."""
 
 
 @dataclass
@@ -45,7 +47,7 @@ class Restarts:
 
     Args:
         max_restarts: restarts of one process before the run stops, `supervision.max_restarts`.
-        backoff_s: wait before the restart of a process that died within 10 s of its last restart,
+        backoff_s: wait before the restart of a process that had one and died within 10 s of being ready again,
             `supervision.restart_backoff_s`; doubled for each further such death in a row, at most 30 s. Any other
             restart comes at once: most deaths are single ones, and all other processes wait for it.
     """
@@ -54,28 +56,31 @@ class Restarts:
         self.max_restarts, self.backoff_s = max_restarts, backoff_s
         self._histories: dict[str, _History] = {}
 
-    def after_death(self, name: str, now_s: float, booted: bool) -> Restart | GiveUp:
+    def after_death(self, name: str, now_s: float, ready_s: float | None, may_differ: bool = True) -> Restart | GiveUp:
         """Decide what follows a death.
 
         Args:
             name: the process's name.
             now_s: time of the death, in seconds of a monotonic clock.
-            booted: whether it had become ready; one that fails to boot would fail again.
+            ready_s: when it had become ready, on the same clock; None when it had not.
+            may_differ: whether another one may do better; what a process told while starting, it would tell again.
 
         Returns:
-            `Restart`, or `GiveUp` when it did not boot or died once more than the budget allows.
+            `Restart`, or `GiveUp` when it would fail again or died once more than the budget allows.
         """
-        if not booted:
+        if not may_differ:
             return GiveUp(f"{name} failed while starting, so it is not restarted.")
         history = self._histories.setdefault(name, _History())
         lived_s = math.inf if history.started_s is None else now_s - history.started_s
         if lived_s >= HEALTHY_S:
             history.restarts = 0
-        history.quick_deaths = 0 if lived_s >= STEADY_S else history.quick_deaths + 1
+        is_steady = ready_s is not None and now_s - ready_s >= STEADY_S
+        history.quick_deaths = 0 if history.started_s is None or is_steady else history.quick_deaths + 1
         if history.restarts >= self.max_restarts:
             return GiveUp(
                 f"{name} died {_times(history.restarts + 1)}, supervision.max_restarts = {self.max_restarts}. "
-                "Look at its log for the cause; a larger max_restarts tolerates more."
+                "Look at its log for the cause; a larger max_restarts tolerates more.",
+                history.restarts + 1,
             )
         wait_s = self.backoff_s * 2.0 ** min(history.quick_deaths - 1, 64) if history.quick_deaths else 0.0
         at_s = now_s + min(LONGEST_BACKOFF_S, wait_s)

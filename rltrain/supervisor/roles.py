@@ -112,14 +112,13 @@ def _actor(config: Config, row: int, index: int) -> RolePlan:
         "index": index,
         "env": config.env.model_dump(mode="json"),
         "seed": config.run.seed,
-        "env_seed": config.run.seed,
         "num_envs": config.actors.envs_per_group,
         "groups": groups,
         "schedule": config.pipeline.schedule,
         "when_full": config.pipeline.when_full,
         "inference": config.pipeline.inference,
         "counter_row": row,
-        "is_restart": False,
+        "life": 0,
     }
     lanes = tuple(range(index * groups, (index + 1) * groups))
     needs_torch = config.pipeline.inference == "local"

@@ -141,7 +141,8 @@ class Supervisor:
             self.evaluations.ask(int(self.memory.rows["learner"].get("env_steps")))
             if self.signals:
                 self._on_stop_request()
-            self.recovery.restart_due()
+            if self.failure is None:  # else nothing is begun any more, and nobody goes back to a checkpoint
+                self.recovery.restart_due()
             now = time.monotonic()
             if now >= next_tick:
                 next_tick = now + TICK_S
@@ -149,7 +150,7 @@ class Supervisor:
 
     def _on_message(self, child: Child, message: dict) -> None:
         if "ready" in message:
-            child.is_ready = True
+            child.ready_s = time.monotonic()
         elif "spec" in message:  # a restarted actor
             self.boot.send_layout(child)
         elif "metrics" in message:
@@ -238,7 +239,10 @@ class Supervisor:
         try:
             self.folder.write_summary(summary)
         except RltrainError as error:
-            self.failure = self.failure or TrainingError(str(error))
+            if self.failure is None:
+                self.failure = TrainingError(str(error))
+            else:
+                self.failure.args = (f"{self.failure}\n{error}",)
 
     def close(self) -> None:
         """End every process and give everything back."""

@@ -6,12 +6,14 @@ If one dies: children keep running; the next fork starts another, at boot it is 
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import rltrain
@@ -40,6 +42,7 @@ class Zygote:
         self.kind, self.pump = kind, pump
         self.log = BoundedLog(1 << 20)
         self._process: subprocess.Popen | None = None
+        self._started_s = math.inf
         self._channel: Channel | None = None
 
     @property
@@ -49,6 +52,7 @@ class Zygote:
 
     def start(self) -> None:
         """Start it; does not wait until it has loaded anything."""
+        self._started_s = time.monotonic()
         self._channel, theirs = Channel.pair()
         out_read, out_write = os.pipe()
         with _ending_signals_blocked():
@@ -65,31 +69,40 @@ class Zygote:
     def fork(self, channel_fd: int, out_fd: int) -> None:
         """Ask for a child with this end of a channel and this output; it will say what its pid is."""
         request = {"fork": True}, (channel_fd, out_fd, out_fd)
-        assert self._channel is not None, "start comes first"
-        try:
-            self._channel.send(*request)
-        except ChannelClosed:
-            self._channel.close()
-            self.start()
-            self._channel.send(*request)
+        if self._channel is not None:
+            try:
+                return self._channel.send(*request)
+            except ChannelClosed:
+                self._channel.close()
+        self.start()
+        assert self._channel is not None, "it has just been started"
+        return self._channel.send(*request)
 
-    def check(self, statuses: dict[int, int]) -> None:
-        """Raise BootError when it has ended, `statuses` being the exit codes of reaped processes by pid."""
-        if self.pid in statuses:
+    def kill(self) -> None:
+        """Kill it, as it does not fork what it should; the next fork starts another."""
+        if self._process is not None and self._channel is not None:
+            self._channel.close()
+            self._channel = None
+            with contextlib.suppress(ChildProcessError):  # reaped already: its number may be another's
+                os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+                os.kill(self._process.pid, signal.SIGKILL)
+            self._process = None
+
+    def check(self, statuses: dict[int, tuple[int, float]]) -> None:
+        """Raise BootError when it has ended, `statuses` being exit code and time of reaped processes by pid."""
+        code, at_s = statuses.get(self.pid or 0, (0, -1.0))
+        if at_s >= self._started_s:
             what = "torch" if self.kind == "torch" else "gymnasium"
-            end = f"The process that imports {what} for the others ended with exit code {statuses[self.pid]}."
-            raise BootError("\n".join([end, *self.log.tail(20)]))
+            end = f"The process that imports {what} for the others ended with exit code {code}."
+            raise BootError("\n".join([end, *self.log.tail(20)]), died=f"zygote:{self.kind}")
 
     def close(self) -> None:
         """End it."""
-        if self._process is not None and self._channel is not None:
-            self._channel.close()
-            try:
-                os.kill(self._process.pid, signal.SIGKILL)
-                os.waitpid(self._process.pid, 0)
-            except (ProcessLookupError, ChildProcessError):
-                pass
-            self._process = None
+        pid = self.pid
+        if pid is not None:
+            self.kill()
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, 0)
 
 
 def _command(channel_fd: int, kind: str) -> list[str]:
@@ -105,7 +118,7 @@ def _command(channel_fd: int, kind: str) -> list[str]:
     return [sys.executable, "-P", "-c", code, package_root, str(channel_fd), str(os.getpid()), kind]
 
 
-@contextmanager
+@contextlib.contextmanager
 def _ending_signals_blocked() -> Iterator[None]:
     """Start a child deaf to Ctrl-C and SIGTERM, until it has said that it ignores them.
 

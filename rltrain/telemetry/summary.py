@@ -100,6 +100,8 @@ def _ledger(total: Sample) -> list[str]:
 
 def _next_steps(summary: dict[str, Any], header: RunHeader) -> list[str]:
     folder = shlex.quote(str(summary.get("run_folder") or header.run_folder))
+    if not Path(summary.get("run_folder") or header.run_folder).is_dir():
+        return _entry("checkpoint", f"unknown: the run folder {folder} has been moved or removed")
     written = summary.get("checkpoint")
     checkpoint = _that_is_there(written, summary.get("run_folder") or header.run_folder)
     if not checkpoint:

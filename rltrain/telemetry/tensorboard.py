@@ -10,6 +10,7 @@ event, which TensorBoard obeys, and no tag gets a point at or before its last on
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import os
@@ -62,6 +63,7 @@ class TensorboardWriter:
         self._thread: threading.Thread | None = None
         self._has_warned = False
         self._has_failed = False
+        self._has_seen_end = False
         self._closing = threading.Event()
 
     def scalars(self, values: dict[str, float], env_steps: int) -> None:
@@ -134,7 +136,7 @@ class TensorboardWriter:
     def _run(self) -> None:
         """Write to the end; after a failure in another file, once more when closing."""
         has_begun, is_last_try = False, False
-        while not is_last_try:
+        while not (is_last_try or self._has_seen_end):
             is_last_try = self._closing.is_set()
             try:
                 with _EventFile(self._folder) as file:
@@ -166,6 +168,7 @@ class TensorboardWriter:
             if time.monotonic() >= flush_at:
                 file.flush()
                 flush_at = time.monotonic() + FLUSH_S
+        self._has_seen_end = True
 
     def _next(self, flush_at: float) -> tuple[Any, ...] | None:
         """The next item; empty when it is time to flush, None at the end."""
@@ -190,9 +193,10 @@ class _EventFile:
         self._hparams, self._text_metadata, self._tensor_util = summary_v2, text_metadata, tensor_util
         self._scalar_metadata = scalar_metadata
         self._described: set[str] = set()
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(exist_ok=True)  # not its parents: a run folder that was moved is not made anew
         name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{next(_file_number)}"
-        self._file = open(folder / name, "wb")
+        self._path = folder / name
+        self._file = open(self._path, "wb")
         self._records = RecordWriter(self._file)
         self._add(time.time(), file_version="brain.Event:2")
 
@@ -200,7 +204,13 @@ class _EventFile:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._file.close()
+        """Close it; one that nothing could be written to goes again."""
+        try:
+            self._file.close()
+        finally:
+            with contextlib.suppress(OSError):
+                if self._path.stat().st_size == 0:
+                    self._path.unlink()
 
     def flush(self) -> None:
         self._file.flush()

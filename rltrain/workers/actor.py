@@ -19,7 +19,8 @@ from typing import Protocol
 
 import numpy as np
 
-from rltrain.envs.make import EnvGroup, describe, make_group, seed_process
+from rltrain.envs.make import EnvGroup, describe, make_group
+from rltrain.envs.seeding import life_seed, seed_process
 from rltrain.errors import ShutdownRequested
 from rltrain.fields import ACTION, FragmentSchema
 from rltrain.shm.arena import Arena, ArenaLayout
@@ -273,11 +274,12 @@ class Actor:
 
 def main(channel: Channel, settings: dict, fds: list[int]) -> None:
     """Run an actor: build the envs, report their spec, attach to the arena, step until told to stop."""
-    seed_process(settings["seed"], settings["index"])
+    seed = life_seed(settings["seed"], settings["life"])
+    seed_process(seed, settings["index"])
     num_envs, groups_per_actor = settings["num_envs"], settings["groups"]
     first_env = settings["index"] * groups_per_actor * num_envs
     groups = [
-        make_group(settings["env"], num_envs, settings["env_seed"], first_env + i * num_envs)
+        make_group(settings["env"], num_envs, seed, first_env + i * num_envs)
         for i in range(groups_per_actor)
     ]
     spec = describe(settings["env"], groups[0])
@@ -294,7 +296,7 @@ def main(channel: Channel, settings: dict, fds: list[int]) -> None:
     actor.counters.start(os.getpid())
     channel.send({"ready": True})
     try:
-        actor.start(settings["is_restart"], message["resumed_fragment"])
+        actor.start(settings["life"] > 0, message["resumed_fragment"])
         actor.run()
     except ShutdownRequested:
         pass

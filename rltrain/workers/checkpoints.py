@@ -40,10 +40,6 @@ _NAME = re.compile(r"checkpoint-\d{12,}\.pt")
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-class DiskFullError(CheckpointError):
-    """There is no room for a checkpoint; those written before are untouched."""
-
-
 @dataclass(frozen=True)
 class _Label:
     """What the comment at a file's end says."""
@@ -71,7 +67,7 @@ class CheckpointStore:
     def __init__(self, folder: Path, keep: int, keep_best: bool):
         self.folder, self.keep, self.keep_best = Path(folder), keep, keep_best
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir(exist_ok=True)
             for leftover in self.folder.glob(".checkpoint-*.tmp"):
                 leftover.unlink()
             self._labels = {path: label for path, label in _labelled(self.folder) if label is not None}
@@ -95,8 +91,7 @@ class CheckpointStore:
 
         Raises:
             TrainingError: a number of the model, the optimiser or the statistics is not finite; nothing is written.
-            DiskFullError: no room; training can go on, and the next save may succeed.
-            CheckpointError: writing failed for another reason.
+            CheckpointError: it could not be written; training can go on, and the next save may succeed.
         """
         state = _on_cpu(state)
         for part in ("model", "train_state"):
@@ -106,6 +101,7 @@ class CheckpointStore:
         content, label = _encode(state, save, score)
         temporary = self.folder / f".{path.name}.tmp"
         try:
+            self.folder.mkdir(exist_ok=True)  # somebody may have removed it
             _write_durably(temporary, path, content)
         except OSError as error:
             with contextlib.suppress(OSError):
@@ -182,7 +178,10 @@ class CheckpointStore:
             kept.add(best)
         for path in newest:
             if path not in kept:
-                path.unlink(missing_ok=True)
+                try:
+                    path.unlink(missing_ok=True)
+                except OSError:
+                    continue  # the next save tries again
                 del self._labels[path]
 
 
@@ -296,7 +295,7 @@ def _failure(doing: str, path: Path, error: OSError, needed_bytes: int | None = 
     """Turn an operating-system error into one message that says what to do."""
     if error.errno in _FULL:
         needed = "" if needed_bytes is None else f"{needed_bytes:,} bytes needed, "
-        return DiskFullError(
+        return CheckpointError(
             f"{doing} failed, there is no room: {path}: {error.strerror} ({needed}{_free_bytes(path):,} bytes free). "
             "Earlier checkpoints are untouched. Free some space, or lower checkpoint.keep."
         )

@@ -136,7 +136,8 @@ class Learner:
             batch = self._next_batch()
             if batch is None:
                 self.reason = self.reason or "stopped"
-                self._save(snapshots={})
+                if self.has_learned:  # else it is as it was loaded, or nothing yet
+                    self._save(snapshots={})
                 break
             self._learn(batch)
         self.prefetch.close()

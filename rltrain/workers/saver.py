@@ -34,12 +34,12 @@ from rltrain.shm.counters import CounterRow
 from rltrain.shm.snapshots import SnapshotArea
 from rltrain.shm.weights import WeightBoard
 from rltrain.workers.channel import Channel
-from rltrain.workers.checkpoints import CheckpointStore, DiskFullError
+from rltrain.workers.checkpoints import CheckpointStore
 from rltrain.workers.peers import Peers
 
 log = logging.getLogger(__name__)
 _LOOK_S = 0.02
-_RETRY_S = 0.2
+_RETRY_S = 0.5
 _WARN_AGAIN_S = 60.0
 _TEXT_BYTES = 1 << 14
 """Room for what is no tensor: the configuration, the spec, names, the archive's own tables."""
@@ -65,7 +65,7 @@ class Saver:
         self.next_at: float = config.checkpoint.every_env_steps or math.inf
         """Env steps at which the next checkpoint is due."""
         self._num_unsaved = 0
-        """Saves in a row for which there was no room."""
+        """Saves in a row that failed."""
         self._warned_at = -math.inf
         self._previous_weights: np.ndarray | None = None
         self._snapshots: dict[int, bytes] = {}
@@ -163,11 +163,11 @@ class Saver:
             progress: the learner's counts, `version` and `env_steps` among them; handed back as they are at resume.
             snapshots: env state of each lane, as far as known.
             score: mean return, NaN before the first episode has ended.
-            is_last: the run ends with it: on a full disk it is tried again for half of `supervision.shutdown_grace_s`,
-                and then it is an error and not only a warning.
+            is_last: the run ends with it: where it cannot be written it is tried again for half of
+                `supervision.shutdown_grace_s`, and then it is an error and not only a warning.
 
         Raises:
-            CheckpointError: there is no room at the end of the run, or it cannot be written at all.
+            CheckpointError: the last one cannot be written: no room, no folder, a disk that is read-only.
             TrainingError: the weights are not finite.
         """
         self.counters.enter("checkpoint")
@@ -187,16 +187,16 @@ class Saver:
             self.channel.send({"checkpoint": str(path), "env_steps": progress["env_steps"]})
 
     def _write(self, state: dict[str, Any], env_steps: int, score: float | None, is_last: bool) -> Path | None:
-        """Write a checkpoint; None where there is no room, which the last one waits for a little."""
+        """Write a checkpoint; None where that is not possible now, which the last one waits for a little."""
         deadline = time.monotonic() + self.config.supervision.shutdown_grace_s / 2
         has_warned = False
         while True:
             try:
                 return self.store.save(state, env_steps, score)
-            except DiskFullError as error:
+            except CheckpointError as error:
                 if not has_warned:
                     has_warned = True
-                    self._warn_of_full_disk(error)
+                    self._warn_unsaved(error)
                 if not is_last:
                     return None
                 if time.monotonic() > deadline:
@@ -213,7 +213,7 @@ class Saver:
         log.warning("%s", text)
         self.channel.send({"warning": text})
 
-    def _warn_of_full_disk(self, error: DiskFullError) -> None:
+    def _warn_unsaved(self, error: CheckpointError) -> None:
         """Warn again and again, but no flood: at the 1st, 2nd, 4th, 8th ... save in a row, and once a minute."""
         self._num_unsaved += 1
         now, is_power_of_two = time.monotonic(), self._num_unsaved & (self._num_unsaved - 1) == 0

@@ -6,8 +6,7 @@ import random
 
 import numpy as np
 
-from rltrain.envs.make import seed_process
-from rltrain.envs.seeding import env_seed
+from rltrain.envs.seeding import env_seed, life_seed, seed_process
 from tests.envs.rollout import Rollout, toy
 
 
@@ -22,6 +21,14 @@ def test_env_seed_does_not_change_between_versions():
     # Saved runs and published curves depend on the rule.
     assert [env_seed(0, i) for i in range(3)] == [1968714344, 1763513229, 148012698]
     assert env_seed(2**62, 5) == 1819718556
+
+
+def test_life_seed_gives_a_restarted_actor_other_episodes_and_the_first_life_the_runs_own():
+    assert life_seed(7, 0) == 7
+    seeds = {life_seed(run_seed, life) for run_seed in (0, 1, 2**62) for life in range(1, 50)}
+    assert len(seeds) == 3 * 49
+    assert all(0 <= seed < 2**63 for seed in seeds), "as run.seed is"
+    assert env_seed(life_seed(0, 1), 0) != env_seed(0, 0)
 
 
 def test_seed_process_actors_that_use_global_generators_differ():

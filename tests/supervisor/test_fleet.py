@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 
+import psutil
 import pytest
 
 from rltrain.config.load import config_from_dict
@@ -60,6 +61,22 @@ def test_child_is_forked_by_another_zygote_once_the_first_is_dead(fleet):
 
     until(lambda: (fleet.poll(0.1), child.log.tail(1))[1], "the child's env was built", 20)
     assert fleet.launcher.zygotes["plain"].pid != first
+
+
+def test_child_that_its_zygote_does_not_fork_is_given_up_and_the_zygote_with_it(fleet):
+    fleet.launcher.start_zygotes()
+    stopped = psutil.Process(fleet.launcher.zygotes["plain"].pid)
+    stopped.suspend()
+    child = fleet.start("actor-0")
+    fleet.poll(0.2)
+    assert child.pid is None
+
+    fleet.kill(child)
+
+    assert ended(fleet) == [child]
+    until(lambda: (fleet.poll(0.1), not stopped.is_running())[1], "the zygote is gone", 20)
+    another = fleet.start("actor-0")
+    until(lambda: (fleet.poll(0.1), another.log.tail(1))[1], "the next one's env was built", 20)
 
 
 def test_child_killed_by_a_signal_takes_along_what_it_started(fleet):

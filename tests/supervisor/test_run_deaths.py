@@ -49,7 +49,8 @@ def options(folder: Path, moment: str, cause: str) -> dict[str, Any]:
     return {
         "env.id": "tests.rude_envs:AtMoment", "model.kind": "tests.rude_models:make_model", "env.normalize_obs": True,
         **{f"{section}.kwargs.{name}": value for section in ("env", "model") for name, value in mine.items()},
-        "run.total_env_steps": 10**9, "supervision.max_restarts": 0, "supervision.heartbeat_timeout_s": 3.0, **limit,
+        "run.total_env_steps": 10**9, "actors.groups_per_actor": 1, "supervision.max_restarts": 0,
+        "supervision.heartbeat_timeout_s": 3.0, **limit,
     }  # fmt: skip
 
 
@@ -65,8 +66,8 @@ def check(run: Ended, role: str, cause: str) -> None:
     assert f"{process} died once, supervision.max_restarts = 0." in run.stderr
     assert f"Its log: {run.folder / 'logs' / process}.log" in run.stderr
     place = re.search(r"while stepping env index (\d) \(seed (\d+)\), step (\d+) of this env, action [01]", run.stderr)
-    if role == "actor" and cause not in ("raise", "exit"):  # the 500th step of its four envs
-        assert place.groups() == ("3", str(env_seed(0, 3)), "125")
+    if role == "actor" and cause not in ("raise", "exit"):  # the 500th step of its two envs
+        assert place.groups() == ("1", str(env_seed(0, 1)), "250")
     else:
         assert place is None
     assert ("when memory runs out" in run.stderr) is (cause == "kill")

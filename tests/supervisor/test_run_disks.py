@@ -153,13 +153,15 @@ def full(disk, tmp_path_factory):
             until(lambda: one.ended_or(one.has_checkpoint) and two.ended_or(two.has_checkpoint), "checkpoints")
             fill(disk)
             at = pace.stat().st_size
-            until(lambda: one.ended_or(lambda: pace.stat().st_size > at + 3000), "20 saves that find no room")
+            until(lambda: one.ended_or(lambda: pace.stat().st_size > at + 2500), "some saves that find no room")
             found["loaded"] = [CheckpointStore.load(run.folder()) for run in (one, two)]
             doom.unlink()
             found["two"], found["two's folder"] = two.end(), two.folder()
-            (disk / "filler").unlink()
             folder = one.folder() / "checkpoints"
-            until(lambda: has_saved_beyond(one, folder, max(saved(folder))), "a checkpoint after that")
+            newest = max(saved(folder))
+            (disk / "filler").unlink()
+            until(lambda: has_saved_beyond(one, folder, newest), "a checkpoint after that")
+            assert one.process.poll() is None, "it was not the last one"
             pace.unlink()
             found["one"] = one.end()
     found["said"] = (base / "stderr.txt").read_text()

@@ -36,7 +36,7 @@ main(sys.argv[4:])  # behind python -m rltrain
 """A program that lets one function raise, from one of its calls on, and then calls the command line."""
 PLACES = {
     "a panel": ("rltrain.telemetry.panels:ring", 1, "the dashboard"),
-    "drawing": ("rich.live_render:LiveRender.__rich_console__", 3, "the dashboard"),
+    "drawing": ("rich.live_render:LiveRender.__rich_console__", 2, "the dashboard"),
     "the verdict": ("rltrain.telemetry.monitor:judge", 1, "the verdict"),
     "the summary": ("rltrain.telemetry.monitor:closing_summary", 1, "the closing summary"),
     "taking the terminal": ("rltrain.telemetry.dashboard:Dashboard.start", 1, "the dashboard"),
@@ -45,7 +45,7 @@ PLACES = {
 }
 ALL = ["drawing", *(pytest.param(name, marks=pytest.mark.stress) for name in PLACES if name != "drawing")]
 """The others take twenty seconds."""
-TOTAL = 30_000
+TOTAL = 10_000
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -68,7 +68,7 @@ def test_run_goes_on_and_gives_the_terminal_back_when_its_display_fails(tmp_path
     assert (HIDE in screen) is (name != "taking the terminal")
     told = f"{what} failed (ZeroDivisionError: nothing to show)"
     log = ended.log("supervisor")
-    assert 1 <= log.count("Traceback") <= 3, "once for each thing that fails, however often"
+    assert 1 <= log.count("Traceback") <= 4, "once for each thing that fails, however often"
     assert "ZeroDivisionError: nothing to show" in log
     assert "Traceback" not in ended.stdout
     if what == "the dashboard":

@@ -105,6 +105,34 @@ def test_learner_and_server_killed_together_come_back(tmp_path):
     assert ended.summary["env_steps"] >= 20_000
 
 
+def test_learner_that_dies_with_a_process_over_its_budget_does_not_come_back(tmp_path):
+    with begun(tmp_path, supervision__max_restarts=1) as run:
+        before = run.wait_training()
+        before["inference"].kill()
+        until(lambda: run.children().get("inference", before["inference"]) != before["inference"], "another server")
+        workers = run.children()
+        until(lambda: run.ended_or(run.has_checkpoint), "it serves")
+        run.signal(signal.SIGSTOP)
+        for name in VICTIMS:
+            workers[name].kill()
+        until(lambda: {workers[name].status() for name in VICTIMS} == {psutil.STATUS_ZOMBIE}, "both are dead")
+        run.signal(signal.SIGCONT)
+        ended = run.end(30)
+    assert ended.returncode == 4, ended.stderr
+    assert "inference died 2 times, supervision.max_restarts = 1." in ended.stderr
+
+
+def test_zygote_killed_while_the_run_starts_again_is_replaced(tmp_path):
+    with begun(tmp_path, run__total_env_steps=20_000) as run:
+        run.wait_training()["learner"].kill()
+        until(lambda: run.ended_or(lambda: "starting again" in run.out.read_text()), "the second boot")
+        for process in run.survivors():
+            if process.name() == "zygote:torch":
+                process.kill()
+        ended = run.end().finished()
+    assert ended.summary["env_steps"] >= 20_000
+
+
 @pytest.mark.parametrize("name", VICTIMS)
 def test_process_killed_while_the_run_starts_again_is_tried_once_more(tmp_path, name):
     with begun(tmp_path, run__total_env_steps=20_000) as run:

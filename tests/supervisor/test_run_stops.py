@@ -102,7 +102,7 @@ def test_run_stopped_by_signal_is_resumed_at_its_last_step(stopped):
 SLOW = {
     **toy("Count", n=20), "pipeline.schedule": "async", "algo.name": "appo", "actors.groups_per_actor": 1,
     "model.kind": "tests.slow_models:make_model", "pipeline.fragment_length": 8, "learner.max_batch_fragments": 2,
-    "learner.min_batch_fragments": 1, "run.total_env_steps": 320,
+    "learner.min_batch_fragments": 1, "run.total_env_steps": 192,
 }  # fmt: skip
 """At most 32 env steps in a batch, which takes the learner 0.2 s."""
 
@@ -137,7 +137,7 @@ USUAL = ("hanging env", "stopped server", "stopped learner")
 def held_options(folder: Path, moment: str, cause: str, schedule: str) -> dict:
     mine = {"moment": moment, "cause": cause, "once": str(folder / "held")}
     return {
-        "env.id": "tests.moments:make_env", "model.kind": "tests.moments:make_model", "env.normalize_obs": True,
+        "env.id": "tests.rude_envs:AtMoment", "model.kind": "tests.rude_models:make_model", "env.normalize_obs": True,
         **{f"{section}.kwargs.{name}": value for section in ("env", "model") for name, value in mine.items()},
         **LONG, "supervision.heartbeat_timeout_s": 600.0, "supervision.shutdown_grace_s": GRACE_S,
         "pipeline.schedule": schedule,

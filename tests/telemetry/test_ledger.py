@@ -14,8 +14,6 @@ from tests.telemetry.samples import RING, Clock, row
 
 pytestmark = pytest.mark.timeout(60)
 
-"""Word of a row where the times of its states begin."""
-
 
 def spend(made: CounterRow, **seconds: float) -> None:
     """Add time to states, as `enter` would, and begin the running state anew in the far future."""

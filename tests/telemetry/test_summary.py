@@ -82,14 +82,14 @@ def test_closing_summary_failed_run_without_env_steps_offers_neither_evaluation_
     assert "logs are in runs/cartpole-1" in " ".join(text.split())
 
 
-def test_closing_summary_run_that_failed_early_has_what_is_known():
+def test_closing_summary_run_that_failed_early_has_what_is_known(folder):
     text = closing_summary(
-        {"state": "failed", "duration_s": 1.0, "run_folder": "runs/my run", "restarts": 3, "exit_code": 4}, None, None,
-        replace(HEADER, target_return=None),
+        {"state": "failed", "duration_s": 1.0, "run_folder": "runs/cartpole-1", "restarts": 3, "exit_code": 4},
+        None, None, replace(HEADER, target_return=None),
     )
     assert "failed (exit code 4)" in text
     assert "0; 1.0 s in all" in text
-    assert "none was written; logs are in 'runs/my run'" in text
+    assert "none was written; logs are in runs/cartpole-1" in text
     assert "rltrain eval" not in text
 
 

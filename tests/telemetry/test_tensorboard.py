@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -150,6 +151,29 @@ def test_writer_goes_on_in_another_file_once_the_disk_has_room(tmp_path, monkeyp
     found = read(tmp_path)
     assert steps(found, "a/b")[-2:] == [2, 3]
     assert b"name" in found.Tensors("run/config")[0].tensor_proto.string_val[0]
+
+
+def test_writer_whose_disk_fills_up_at_the_end_closes_in_time_and_leaves_no_empty_files(tmp_path, monkeypatch):
+    real_open, opened = open, []
+
+    def open_full(path, *arguments, **options):
+        if "tfevents" not in str(path):
+            return real_open(path, *arguments, **options)
+        opened.append(real_open(path, *arguments, **options))
+        return opened[-1]
+
+    monkeypatch.setattr("builtins.open", open_full)
+    warnings: list[str] = []
+    writer = TensorboardWriter(tmp_path, "", {}, on_warning=warnings.append)
+    writer.scalars({"a/b": 1.0}, 1)
+    until(lambda: list(tmp_path.glob("events*")) and next(tmp_path.glob("events*")).stat().st_size, "it has begun")
+    full = os.open("/dev/full", os.O_WRONLY)
+    os.dup2(full, opened[-1].fileno())
+    os.close(full)
+    writer.scalars({"a/b": 1.0}, 2)
+    assert writer.close(timeout_s=30)
+    assert len(warnings) == 1
+    assert [path.stat().st_size > 0 for path in tmp_path.iterdir()] == [True]
 
 
 def test_writer_slow_disk_drops_points_with_one_warning_and_never_blocks(tmp_path, monkeypatch):

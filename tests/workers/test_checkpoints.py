@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from rltrain.errors import CheckpointError
-from rltrain.workers.checkpoints import CheckpointStore, DiskFullError
+from rltrain.workers.checkpoints import CheckpointStore
 from tests.runs import ROOT
 from tests.workers.checkpoint_states import checkpoint_state
 
@@ -174,7 +174,7 @@ def test_save_on_a_full_disk_leaves_the_old_ones_and_succeeds_later(small_disk):
     store = CheckpointStore(small_disk, keep=2, keep_best=True)
     store.save(state(1.0, size=300_000), 1, None)
     needed = r"No space left on device \([\d,]+ bytes needed, [\d,]+ bytes free\)"
-    with pytest.raises(DiskFullError, match=needed) as full:
+    with pytest.raises(CheckpointError, match=needed) as full:
         store.save(state(2.0, size=300_000), 2, None)
     assert full.value.exit_code == 5
     assert str(small_disk / name(2)) in str(full.value)
@@ -202,14 +202,15 @@ def test_missing_room_counts_the_checkpoints_that_will_lie_side_by_side(small_di
 LIMITED = """
 import resource, sys, torch
 from pathlib import Path
-from rltrain.workers.checkpoints import CheckpointStore, DiskFullError
+from rltrain.errors import CheckpointError
+from rltrain.workers.checkpoints import CheckpointStore
 from tests.workers.checkpoint_states import checkpoint_state
 store = CheckpointStore(Path(sys.argv[1]), 2, True)
 store.save(checkpoint_state(1, {"w": torch.ones(10)}), 1, None)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 try:
     store.save(checkpoint_state(2, {"w": torch.ones(100_000)}), 2, None)
-except DiskFullError as error:
+except CheckpointError as error:
     print(error.exit_code, error)
 """
 
@@ -227,6 +228,7 @@ def test_save_beyond_the_file_size_limit_leaves_the_old_ones(tmp_path):
 SAVING = """
 import os, sys, torch
 from pathlib import Path
+from rltrain.errors import CheckpointError
 from rltrain.workers.checkpoints import CheckpointStore
 from tests.workers.checkpoint_states import checkpoint_state
 for line in sys.stdin:

@@ -1,0 +1,122 @@
+"""Runs whose folder, limits or zygotes are taken away from outside: training goes on or ends in one sentence."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.runs import Running, resume, train, until
+
+pytestmark = pytest.mark.timeout(300)
+
+LONG = {"run.total_env_steps": 10**9, "checkpoint.every_env_steps": 1024, "supervision.shutdown_grace_s": 4.0}
+
+
+def zygote(run: Running, kind: str) -> psutil.Process:
+    return next(process for process in run.survivors() if process.name() == f"zygote:{kind}")
+
+
+def test_run_whose_folder_is_moved_trains_on_and_saves_once_it_is_back(tmp_path):
+    with train(tmp_path, LONG) as run:
+        run.wait_training()
+        folder = run.folder()
+        away = folder.rename(tmp_path / "away")
+        log = away / "logs" / "supervisor.log"  # which went along
+        until(lambda: run.ended_or(lambda: "writing a checkpoint failed" in log.read_text()), "a save that fails")
+        assert not folder.exists(), "nothing is made anew in its place"
+        away.rename(folder)
+        newest = max(folder.glob("checkpoints/checkpoint-*.pt"), default=folder)
+        until(lambda: max(folder.glob("checkpoints/checkpoint-*.pt"), default=folder) != newest, "another checkpoint")
+        run.signal(signal.SIGTERM)
+        ended = run.end()
+    assert ended.returncode == 143, ended.stderr
+    assert ended.summary["env_steps"] == int(ended.checkpoints[-1].stem.split("-")[1])
+
+
+def test_run_whose_folder_is_gone_at_its_end_says_so_and_offers_nothing(tmp_path):
+    with train(tmp_path, LONG) as run:
+        run.wait_training()
+        folder = run.folder()
+        folder.rename(tmp_path / "away")
+        run.signal(signal.SIGTERM)
+        ended = run.end()
+        until(lambda: not run.survivors(), "no process is left", limit_s=10)
+    assert ended.returncode == 5
+    assert "error: learner: writing a checkpoint failed" in ended.stderr
+    assert "summary.json: No such file or directory" in ended.stderr
+    assert "has been moved or removed" in " ".join(ended.stdout.split())
+    assert "rltrain run --resume" not in ended.stdout
+    assert not folder.exists()
+    assert "Traceback" not in ended.stderr
+
+
+def test_run_whose_folder_is_gone_does_not_begin_anew_after_its_learners_death(tmp_path):
+    with train(tmp_path, {**LONG, "checkpoint.every_env_steps": 10**9}) as run:
+        workers = run.wait_training()
+        shutil.rmtree(run.folder(), ignore_errors=True)
+        workers["learner"].kill()
+        ended = run.end()
+        until(lambda: not run.survivors(), "no process is left", limit_s=10)
+    assert ended.returncode == 5
+    assert "error: opening the checkpoint folder failed" in ended.stderr
+    assert not list(Path(tmp_path, "runs").iterdir())
+
+
+def test_stop_of_a_run_that_starts_again_without_a_checkpoint_promises_none(tmp_path):
+    """A zygote that stands still forks no second learner; nobody waits for what will never come."""
+    with train(tmp_path, {**LONG, "checkpoint.every_env_steps": 10**9}) as run:
+        workers = run.wait_training()
+        zygote(run, "torch").suspend()
+        workers["learner"].kill()
+        until(lambda: "starting again" in run.out.read_text(), "the second boot")
+        os.killpg(run.process.pid, signal.SIGINT)
+        ended = run.end(10)
+        until(lambda: not run.survivors(), "no process is left", limit_s=10)
+    assert ended.returncode == 130
+    assert "error: Stopped while starting; no checkpoint had been written." in ended.stderr
+    assert "none was written" in ended.stdout
+
+
+@pytest.mark.stress
+def test_actor_that_a_zygote_does_not_fork_is_tried_again_after_the_boot_limit(tmp_path):
+    """Takes 15 s."""
+    with train(tmp_path, {**LONG, "supervision.boot_timeout_s": 8.0}) as run:
+        workers = run.wait_training()
+        zygote(run, "plain").suspend()
+        workers["actor-0"].kill()
+        until(lambda: run.children().get("actor-0", workers["actor-0"]) != workers["actor-0"], "another actor")
+        at = run.folder().stat().st_mtime
+        until(lambda: (run.folder() / "checkpoints").stat().st_mtime > at, "training goes on")
+        run.signal(signal.SIGTERM)
+        assert run.end().returncode == 143
+
+
+LIMITS = {
+    "--nofile=24:24": (3, "error: Too many open files: a process of rltrain may not open more files"),
+    "--fsize=8000:8000": (2, "this shell limits files to less: raise `ulimit -f`"),
+}
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_run_under_a_limit_that_is_too_low_says_which_in_one_line(tmp_path, limit):
+    code, words = LIMITS[limit]
+    with train(tmp_path, {}, prefix=("prlimit", limit)) as run:
+        ended = run.end()
+        until(lambda: not run.survivors(), "no process is left", limit_s=10)
+    assert ended.returncode == code, ended.stderr
+    assert words in ended.stderr
+    assert len(ended.stderr.splitlines()) == 1
+
+
+@pytest.mark.stress
+def test_run_with_64_descriptors_trains_and_is_resumed(tmp_path):
+    """Takes 5 s."""
+    with train(tmp_path, {}, prefix=("prlimit", "--nofile=64:64")) as run:
+        run.end().finished()
+    with resume(tmp_path, "--set", "run.total_env_steps=2048", prefix=("prlimit", "--nofile=64:64")) as run:
+        run.end().finished()
