@@ -56,7 +56,10 @@ def has_saved_beyond(run: Running, folder: Path, env_steps: int) -> bool:
 
 @pytest.mark.parametrize("num_kills", NUM_KILLS)
 def test_run_killed_while_saving_resumes_from_the_newest_save_each_time(tmp_path, num_kills):
-    """Case C01; and a second run in the same folder is refused while the first one lives."""
+    """Case C01; and a second run in the same folder is refused while the first one lives.
+
+    200 kills take 320 s.
+    """
     rng = random.Random(num_kills)
     with train(tmp_path, ALWAYS_SAVING) as run:
         until(lambda: run.ended_or(run.has_checkpoint), "a checkpoint")

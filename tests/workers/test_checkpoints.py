@@ -185,6 +185,15 @@ def test_save_on_a_full_disk_leaves_the_old_ones_and_succeeds_later(small_disk):
     assert CheckpointStore.load(small_disk)[0]["version"] == 3
 
 
+def test_save_that_would_replace_a_checkpoint_leaves_it_when_there_is_no_room(small_disk):
+    """The old one is there until the new one is whole."""
+    store = CheckpointStore(small_disk, keep=2, keep_best=True)
+    store.save(state(1.0, size=300_000), 7, None)
+    with pytest.raises(DiskFullError):
+        store.save(state(2.0, size=300_000), 7, None)
+    assert CheckpointStore.load(small_disk)[0]["version"] == 1
+
+
 @pytest.mark.parametrize(
     ("keep", "num_saves", "num_more"), [(2, 1, 1), (2, 9, 3), (5, 2, 2), (5, float("inf"), 6), (1, 0, 1)]
 )

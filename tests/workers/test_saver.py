@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +19,7 @@ from rltrain.models import build_model
 from rltrain.shm.arena import Arena, ArenaLayout
 from rltrain.workers.channel import Channel
 from rltrain.workers.checkpoint_content import validate
-from rltrain.workers.checkpoints import CheckpointStore
+from rltrain.workers.checkpoints import CheckpointStore, DiskFullError
 from rltrain.workers.saver import Saver
 from tests.runs import SMALL, Running, resume, train
 from tests.specs import env_spec
@@ -48,6 +49,18 @@ def make():
         channel.close()
 
 
+PROGRESS = {
+    "version": 3, "env_steps": 640, "next_log": 700, "episodes": {"returns": [], "lengths": [], "num_episodes": 0},
+}  # fmt: skip
+
+
+def store_by(saver: Saver, save: Callable[..., Path]) -> None:
+    """Let a saver that has no arena save by this function."""
+    saver.counters = SimpleNamespace(enter=lambda state: None)
+    saver.board = SimpleNamespace(read=lambda version, into: version)
+    saver.store = SimpleNamespace(save=save)
+
+
 @pytest.fixture
 def checkpoint(make) -> dict[str, Any]:
     """What a run saved after it has learned something, all its lanes' env states included."""
@@ -56,14 +69,8 @@ def checkpoint(make) -> dict[str, Any]:
     saver.state.reward_scaler.variance += 5
     saver.state.flat.flat[0] = 7
     saved = {}
-    saver.counters = SimpleNamespace(enter=lambda state: None)
-    saver.board = SimpleNamespace(read=lambda version, into: version)
-    saver.store = SimpleNamespace(save=lambda state, steps, score: saved.update(state) or Path("checkpoint"))
-    progress = {
-        "version": 3, "env_steps": 640, "next_log": 700,
-        "episodes": {"returns": [], "lengths": [], "num_episodes": 0},
-    }  # fmt: skip
-    saver.save(progress, dict.fromkeys(range(NUM_LANES), SNAPSHOT), 1.0, is_last=False)
+    store_by(saver, lambda state, steps, score: saved.update(state) or Path("checkpoint"))
+    saver.save(PROGRESS, dict.fromkeys(range(NUM_LANES), SNAPSHOT), 1.0, is_last=False)
     return validate(saved)
 
 
@@ -174,6 +181,24 @@ def test_attach_without_room_for_an_env_state_says_so_and_begins_its_returns_ane
     assert saver.snapshots.read(0) == (3, SNAPSHOT)
     assert saver.snapshots.read(1) is None
     assert saver.state.reward_scaler.running_return.tolist() == [3, 3, 0, 0, 3, 3, 3, 3]
+
+
+def test_save_that_finds_no_room_a_hundred_times_warns_a_few_times_and_anew_after_a_good_one(make):
+    def refuse(*_: Any) -> Path:
+        raise DiskFullError("no room.")
+
+    saver, channel = make()
+    for _ in range(2):
+        store_by(saver, refuse)
+        for _ in range(100):
+            saver.save(PROGRESS, {}, 1.0, is_last=False)
+        warnings = warnings_of(channel)
+        assert warnings[0] == "no room."
+        assert warnings[-1] == "no room. 64 checkpoints in a row were not written."
+        assert len(warnings) == 7
+        store_by(saver, lambda *_: Path("checkpoint"))
+        saver.save(PROGRESS, {}, 1.0, is_last=False)
+        assert channel.recv(0)[0]["checkpoint"] == "checkpoint"
 
 
 @pytest.mark.timeout(300)
