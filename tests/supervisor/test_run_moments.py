@@ -73,8 +73,11 @@ def check_rows(batches: list[np.ndarray], env_steps: int, is_lockstep: bool) -> 
     if is_lockstep:
         assert {len(np.unique(batch[:, :2], axis=0)) for batch in batches} == {NUM_ENVS}, "a fragment of each lane"
     for env in envs:
-        steps = rows[(rows[:, :2] == env).all(axis=1)][:, 2:] @ (EPISODE_LENGTH, 1)
-        assert (np.diff(steps) == 1).all() if is_lockstep else (np.diff(steps) > 0).all(), env
+        steps = [batch[(batch[:, :2] == env).all(axis=1)][:, 2:] @ (EPISODE_LENGTH, 1) for batch in batches]
+        if is_lockstep:
+            assert (np.diff(np.concatenate(steps)) == 1).all(), env
+        else:  # a batch may hold several fragments of a lane side by side
+            assert (np.diff(np.concatenate([np.sort(part) for part in steps])) > 0).all(), env
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +102,7 @@ def test_run_goes_on_after_a_death_at_a_chosen_moment(usual, undisturbed, schedu
 @pytest.mark.parametrize("moment", [moment for moment in MOMENTS if not moment.endswith(("built", "episode"))])
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_run_goes_on_after_a_death_at_every_moment(tmp_path, undisturbed, schedule, moment):
-    """Sixty-six runs take five minutes."""
+    """Sixty-four runs take three minutes."""
     if schedule == "async" and moment.endswith("its envs' states"):
         pytest.skip("an asynchronous run saves no states of envs")
     with train(tmp_path, options(tmp_path, schedule, moment)) as run:
