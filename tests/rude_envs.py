@@ -123,6 +123,29 @@ class WithChild(Count):
         print(subprocess.Popen(["sleep", "300"]).pid, flush=True)
 
 
+class WithDaemon(Count):
+    """Starts a program in a session of its own, and prints its pid."""
+
+    def __init__(self, n: int = 20):
+        super().__init__(n)
+        print(subprocess.Popen(["sleep", "300"], start_new_session=True).pid, flush=True)
+
+
+class ForkAndReturn(Count):
+    """Forks at step 60 of its life without a look at which of the two it is afterwards."""
+
+    def __init__(self, n: int = 20):
+        super().__init__(n)
+        self.num_steps = 0
+
+    def step(self, action: Any):
+        """Fork if the time has come."""
+        self.num_steps += 1
+        if self.num_steps == 60:
+            os.fork()
+        return super().step(action)
+
+
 class TellEvaluation(Count):
     """Makes the file `flag` at its first step in the evaluator, where an episode never ends."""
 

@@ -135,6 +135,10 @@ class Running:
         needle = f"{MARK}={self.mark}".encode()
         return [process for process in psutil.process_iter() if needle in _environment(process.pid).split(b"\0")]
 
+    def named(self, name: str) -> list[psutil.Process]:
+        """Return the processes that carry this whole name, such as `zygote:torch`."""
+        return [p for p in self.survivors() if _read(p.pid, "comm").strip().decode() == name]
+
     def children(self) -> dict[str, psutil.Process]:
         """Return the worker processes by the name they carry, such as `actor-0`."""
         found = {}

@@ -74,14 +74,14 @@ def _load(
     if not saved.is_file():
         raise ConfigError(f"{folder} has no config.toml: the run ended before it began. Start it anew.")
     loaded = load(config or saved, overrides, name, seed)
+    for line in _changes(load(saved), loaded):
+        click.echo(f"changed: {line}", err=True)
     learned, total = checkpointed(folder)[0], loaded.config.run.total_env_steps
     if learned is not None and learned >= total:
         raise ConfigError(
-            f"{folder.name} has learned from all of its {total:,} env steps (run.total_env_steps): nothing is left to "
-            f"do. To train on, give more, such as --set run.total_env_steps={2 * total}."
+            f"{folder.name} has learned from {learned:,} env steps, all of run.total_env_steps = {total}: nothing is "
+            f"left to do. To train on, give more, such as --set run.total_env_steps={2 * learned}."
         )
-    for line in _changes(load(saved), loaded):
-        click.echo(f"changed: {line}", err=True)
     return loaded, folder
 
 

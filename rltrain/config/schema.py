@@ -177,7 +177,10 @@ class CheckpointSection(Section):
     """When the state is saved and how many states are kept."""
 
     every_env_steps: EnvSteps | None = None
-    """Distance between checkpoints; none saves at the end only (and at Ctrl-C or SIGTERM). Unit: env steps."""
+    """Distance between checkpoints, besides those of `checkpoint.every_s`. Unit: env steps."""
+    every_s: Timeout | None = 120.0
+    """Longest time without a checkpoint: what a death of the learner or of the machine may cost. With none, and none
+    for `checkpoint.every_env_steps`, only the end, Ctrl-C and SIGTERM save. Unit: seconds."""
     keep: Count = 3
     """Newest checkpoints kept."""
     keep_best: bool = True

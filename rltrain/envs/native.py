@@ -7,6 +7,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from rltrain.envs import forked
 from rltrain.envs.autoreset import DisabledToNextStep
 from rltrain.envs.boundary import action_converter, describe_action
 from rltrain.envs.observations import ObsRows, all_finite
@@ -87,6 +88,7 @@ class NativeGroup:
         except Exception as error:
             error.add_note(f"In reset(): {self._place(0)} and the {self.num_envs - 1} others of its group.")
             raise
+        forked.end_copy()
         self._write_obs(obs_out, answer[0])
 
     def step(
@@ -100,6 +102,7 @@ class NativeGroup:
         self._say_stepping(episodes.num_rows + 1)
         try:
             answer = self._env.step(env_actions)
+            forked.end_copy()
         except Exception as error:
             error.add_note(
                 f"In step() of a group of {self.num_envs} envs whose first is the {self._place(0, ahead=1)}, actions "

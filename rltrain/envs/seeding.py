@@ -13,6 +13,8 @@ import random
 
 import numpy as np
 
+FIRST_EVAL_ENV_INDEX = 1 << 30
+"""Evaluation envs are numbered from here, so that no seed is one of training's."""
 _MASK = 2**31 - 1
 _PROCESS_DOMAIN, _LIFE_DOMAIN = 0x70726F63, 0x6C696665  # keep what is derived apart from the envs' keys
 

@@ -9,6 +9,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from rltrain.envs import forked
 from rltrain.envs.boundary import action_converter, describe_action
 from rltrain.envs.lookup import missing_package
 from rltrain.envs.observations import ObsRows
@@ -104,6 +105,8 @@ class SingleGroup:
                 length = lengths[i] + 1
                 stepping[0], stepping[2] = first + i, steps_before[i] + length
                 obs, got, has_terminated, has_truncated, info = step(env_actions[i])
+                if forked.is_copy:
+                    forked.end_copy()
                 lengths[i] = length
                 if got.__class__ is not float or not -LARGEST_REWARD <= got <= LARGEST_REWARD:
                     got = as_reward(got)
@@ -167,6 +170,7 @@ class SingleGroup:
         self.stepping[0], self.stepping[1], self.stepping[2] = self._first_env_index + i, 1, 0
         try:
             answer = self._envs[i].reset(seed=self._seeds[i]) if episodes.numbers[i] == 1 else self._envs[i].reset()
+            forked.end_copy()
             obs, info = _unpack_reset(answer)
             self._rows.write_one(obs_out, i, obs)
         except BadValueError as error:

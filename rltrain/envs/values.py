@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from rltrain.envs.seeding import FIRST_EVAL_ENV_INDEX
+
 LARGEST_REWARD = float(np.finfo(np.float32).max)
 """Rewards are stored as float32; a larger one would become infinite there."""
 
@@ -43,9 +45,16 @@ class Place:
     def __str__(self) -> str:
         when = f"step {self.step}" if self.step else "reset"
         return (
-            f"environment {self.env_id!r}, env index {self.env_index} (seed {self.seed}), episode {self.episode}, "
+            f"environment {self.env_id!r}, {which_env(self.env_index)} (seed {self.seed}), episode {self.episode}, "
             f"{when} (step {self.env_steps} of this env)"
         )
+
+
+def which_env(env_index: int) -> str:
+    """Return an env's number in words; those of evaluation are counted by themselves."""
+    if env_index >= FIRST_EVAL_ENV_INDEX:
+        return f"evaluation env {env_index - FIRST_EVAL_ENV_INDEX}"
+    return f"env index {env_index}"
 
 
 def as_reward(value: Any) -> float:

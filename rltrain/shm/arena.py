@@ -46,8 +46,10 @@ class Arena:
     def __init__(self, fd: int, layout: ArenaLayout):
         self.fd = fd
         self.layout = layout
+        mapping = mmap.mmap(fd, layout.nbytes)
+        mapping.madvise(mmap.MADV_DONTFORK)  # what an env forks has no part in the run and must not keep the memory
         # Every view keeps the mapping alive, so that closing can never pull memory away from under a user of it.
-        self._bytes: np.ndarray | None = np.frombuffer(mmap.mmap(fd, layout.nbytes), np.uint8)
+        self._bytes: np.ndarray | None = np.frombuffer(mapping, np.uint8)
 
     @classmethod
     def create(cls, layout: ArenaLayout) -> Arena:

@@ -19,16 +19,9 @@ from rltrain.errors import (
 )
 from rltrain.shm.counters import CounterRow
 from rltrain.supervisor.launcher import Child
-from rltrain.supervisor.run_list import newest_checkpoint
+from rltrain.supervisor.run_list import checkpointed, newest_checkpoint
 
 SHOWN_LINES = 20
-CONSEQUENCE = {
-    "actor": "Restarting it",
-    "inference": "Restarting it; the requests wait for it",
-    "learner": "Going back to the last checkpoint with every process",
-    "evaluator": "Restarting it",
-}
-"""What follows the death of a process of this role, if anything does."""
 _BY_NAME = {kind.__name__: kind for kind in (CheckpointError, EnvContractError)}
 _BY_EXIT_CODE: dict[int, type[RltrainError]] = {kind.exit_code: kind for kind in (ConfigError, TrainingError)}
 
@@ -59,10 +52,28 @@ def _told_kind(child: Child) -> type[RltrainError] | None:
 
 
 def why_it_ended(child: Child) -> str:
-    """Say in one line why a child ended; an exception may come without a message."""
+    """Say in one line why a child ended, and of an exception which env raised it; it may come without a message."""
     if child.error is None:
         return child.describe_end()
-    return ": ".join([child.error["kind"], *child.error["message"].splitlines()[:1]])
+    told = ": ".join([child.error["kind"], *child.error["message"].splitlines()[:1]])
+    return " | ".join([told, *child.error["notes"]]).rstrip(".")
+
+
+def consequence(role: str, checkpoints: Path, env_steps: int) -> str:
+    """Say what follows the death of a process of this role, if anything does.
+
+    Args:
+        role: of the process.
+        checkpoints: the run's checkpoint folder.
+        env_steps: that were learned from.
+    """
+    if role != "learner":
+        return "Restarting it; the requests wait for it" if role == "inference" else "Restarting it"
+    saved, _ = checkpointed(checkpoints.parent)
+    if saved is None:
+        return f"There is no checkpoint yet: {env_steps:,} env steps are lost, and every process begins again"
+    lost = f"; {max(0, env_steps - saved):,} env steps are lost"
+    return f"Every process goes back to the checkpoint of {saved:,} env steps{lost}"
 
 
 def death_error(child: Child, place: str = "", reason: str = "") -> RltrainError:

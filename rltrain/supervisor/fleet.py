@@ -172,13 +172,14 @@ class Fleet:
             self._forget(child)
 
     def kill_all(self) -> None:
-        """Kill every child that is left, and reap it."""
+        """Kill every child that is left and what envs started and left behind, and reap them."""
         began = time.monotonic()
         while self.alive() and time.monotonic() < began + 5:
             for child in self.alive():
                 if child.pid is not None or time.monotonic() > began + _FORK_S:
                     self.kill(child)
             self.poll(0.1)
+        self.launcher.kill_orphans()
 
     def close(self) -> None:
         """End everything, give the signal dispositions back, close the logs."""

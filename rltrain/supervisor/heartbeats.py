@@ -17,6 +17,8 @@ from rltrain.supervisor.logs import TAIL_LINES
 
 HELD_S = 2.0
 """How long the learner may be held by SIGSTOP, as it may be let go, once the run is to end."""
+NOTICED_S = 10.0
+"""Silence that is told of, where it is less than half of what is tolerated."""
 _LEAST_SILENCE_S = 1.0
 """Of a process that waits in vain: those that idle give a sign five times a second."""
 SHOWN_CALLS = 4
@@ -40,6 +42,8 @@ class Heartbeats:
         self.limits, self.rows, self.warn, self.kill = limits, rows, warn, kill
         self._asked_for_stack: dict[str, int] = {}
         """Name -> how many lines its log had then."""
+        self._noticed: dict[str, Child] = {}
+        """Name -> the process that was told of as silent: once for each, as slow steps may be its nature."""
         self._held_at_s: float | None = None
 
     def check(self, children: list[Child], is_learner_exempt: bool) -> None:
@@ -82,18 +86,25 @@ class Heartbeats:
 
     def _check(self, child: Child, row: CounterRow) -> None:
         age = row.heartbeat_age_s
-        if age <= self.limits.heartbeat_timeout_s:
+        limit_s = self.limits.heartbeat_timeout_s
+        is_new = self._noticed.get(child.name) is not child
+        if age <= (min(NOTICED_S, limit_s / 2) if is_new else limit_s):
             self._asked_for_stack.pop(child.name, None)
         elif child.name not in self._asked_for_stack:
             self._asked_for_stack[child.name] = child.log.num_lines
-            end(child, signal.SIGUSR1)  # its stack goes into its log; it is killed at the next look
+            end(child, signal.SIGUSR1)  # its stack goes into its log, which is read at the next look
         else:
             num_new = child.log.num_lines - self._asked_for_stack.pop(child.name)
-            child.is_silent = True
             calls = _innermost_calls(child.log.tail(min(TAIL_LINES, num_new)))
             where = " | ".join(calls) or "it does not even say where it is, as one that was stopped"
-            self.warn(f"{child.name} silent for {age:.0f} s in state {row.state}: {where}")
-            self.kill(child)
+            silence = f"{child.name} silent for {age:.0f} s in state {row.state}"
+            if age <= limit_s:
+                self._noticed[child.name] = child
+                self.warn(f"{silence}, killed at {limit_s:g} s (supervision.heartbeat_timeout_s): {where}")
+            else:
+                child.is_silent = True
+                self.warn(f"{silence}: {where}")
+                self.kill(child)
 
 
 def _is_held(pid: int) -> bool:

@@ -6,17 +6,22 @@ of this process (a subreaper), die with it, and write stdout and stderr into pip
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
 import time
 from dataclasses import dataclass
 
+import psutil
+
 from rltrain.supervisor.logs import BoundedLog, OutputPump
 from rltrain.supervisor.zygotes import Zygote
 from rltrain.workers.channel import Channel, ChannelClosed
 
 _PR_SET_CHILD_SUBREAPER = 36
+_ORPHANS_S, _LOOK_S = 2.0, 0.005
+"""Longest try to end what envs left behind, and the distance between two looks."""
 _KEPT_S = 60.0
 """How long the end of a process that nobody knows by name is remembered; its first message takes milliseconds."""
 
@@ -71,7 +76,7 @@ class Child:
     def hint(self) -> str:
         """Say what may be behind the end, a sentence after a space, or nothing."""
         is_killed = self.status == -signal.SIGKILL and not self.is_silent
-        return " The kernel does that when memory runs out." if is_killed else ""
+        return " Unless somebody did it by hand, memory ran out and the kernel did." if is_killed else ""
 
 
 class Launcher:
@@ -88,8 +93,12 @@ class Launcher:
         """By pid the exit code and the time of death of those reaped before they were known by name, orphans of envs
         among them: with the time, a pid that is used again is not taken for the earlier process."""
 
+        self._foreign: set[psutil.Process] = set()
+        """Children that this process had before: whoever started it may have given it some."""
+
     def start_zygotes(self) -> None:
         """Start the processes that fork the children; does not wait for them."""
+        self._foreign = set(psutil.Process().children())
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         for zygote in self.zygotes.values():
             zygote.start()
@@ -148,6 +157,25 @@ class Launcher:
         long_ago_s = time.monotonic() - _KEPT_S
         self.statuses = {pid: end for pid, end in self.statuses.items() if end[1] > long_ago_s}
         return ended
+
+    def kill_orphans(self) -> None:
+        """Kill what envs started outside their process group; only while no child lives that may need it.
+
+        This process is the parent of what lost its own (a subreaper), and may become that of what those had started.
+        """
+        deadline = time.monotonic() + _ORPHANS_S
+        while orphans := self._orphans():
+            for orphan in orphans:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    orphan.kill()
+            self.reap([])
+            if time.monotonic() > deadline:
+                return
+            time.sleep(_LOOK_S)
+
+    def _orphans(self) -> list[psutil.Process]:
+        zygotes = {zygote.pid for zygote in self.zygotes.values()}
+        return [p for p in psutil.Process().children() if p not in self._foreign and p.pid not in zygotes]
 
     def close(self) -> None:
         """End the zygotes."""

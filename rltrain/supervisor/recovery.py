@@ -18,7 +18,7 @@ from rltrain.config.schema import Config
 from rltrain.errors import BootError, RltrainError, WorkerDied
 from rltrain.supervisor.boot import Boot
 from rltrain.supervisor.dead_actors import DeadActors
-from rltrain.supervisor.deaths import CONSEQUENCE, death_error, told_error, why_it_ended
+from rltrain.supervisor.deaths import consequence, death_error, told_error, why_it_ended
 from rltrain.supervisor.evaluations import Evaluations
 from rltrain.supervisor.fleet import Fleet
 from rltrain.supervisor.heartbeats import Heartbeats
@@ -101,14 +101,14 @@ class Recovery:
         elif child.role == "evaluator":
             self.evaluations.abandon()
         self.memory.rows[child.name].end()
-        # What it told or reported while starting, it would again.
-        may_differ = told is None and (child.is_ready or child.error is None)
+        # What it told, it would again; what failed in the starting run as well. What could start once may start again.
+        may_differ = told is None and (child.is_ready or child.error is None or child.life > 0)
         decision = self.restarts.after_death(child.name, time.monotonic(), child.ready_s, may_differ)
         place = f" {last}" if last is not None and child.error is None else ""
         if isinstance(decision, Restart):
             self.due[child.name] = decision.at_s
             what = f"{child.name} {why_it_ended(child)}{place}.{child.hint()}"
-            self.monitor.warn(f"{what} {CONSEQUENCE[child.role]}; see {child.log.path}")
+            self.monitor.warn(f"{what} {self._consequence(child.role)}; see {child.log.path}")
         elif child.role == "evaluator":
             self.monitor.warn(f"evaluator {why_it_ended(child)}; no more evaluations. See {child.log.path}")
         else:
@@ -116,6 +116,11 @@ class Recovery:
             verdict = self.last_steps.verdict(child.name, last, decision.num_deaths) if is_actor else ""
             self.fail(death_error(child, place, decision.reason + verdict))
         return None
+
+    def _consequence(self, role: str) -> str:
+        env_steps = int(self.memory.rows["learner"].get("env_steps"))
+        assert self.boot.folder is not None, "it has booted before"
+        return consequence(role, self.boot.folder.checkpoints, env_steps)
 
     def restart_due(self) -> None:
         """Start again what has waited long enough."""
@@ -165,7 +170,7 @@ class Recovery:
             decision = self.restarts.after_death("learner", time.monotonic(), ready_s=None)
             if isinstance(decision, Restart):
                 self.due["learner"] = decision.at_s
-                return self.monitor.warn(f"{str(error).splitlines()[0]} {CONSEQUENCE['learner']}, once more.")
+                return self.monitor.warn(f"{str(error).splitlines()[0]} {self._consequence('learner')}, once more.")
             error = WorkerDied(f"{error}\n{decision.reason}")
         self.has_given_up = True
         return self.fail(error)

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import time
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -116,11 +117,15 @@ def trained_s(path: Path, is_running: bool = False) -> float | None:
 
 
 def checkpointed(path: Path) -> tuple[int | None, float | None]:
-    """Return the env steps of the furthest checkpoint, and when it was written, in seconds since 1970."""
+    """Return the env steps of the furthest checkpoint, and when it was written, in seconds since 1970.
+
+    Files that are empty or cut short do not count; a whole look at each would take a second and more.
+    """
     found = []
     for file in path.glob("checkpoints/checkpoint-*.pt"):
         with contextlib.suppress(OSError, ValueError):
-            found.append((int(file.stem.removeprefix("checkpoint-")), file.stat().st_mtime))
+            if zipfile.is_zipfile(file):  # its directory is at the end
+                found.append((int(file.stem.removeprefix("checkpoint-")), file.stat().st_mtime))
     return max(found, default=(None, None))
 
 

@@ -36,9 +36,17 @@ class StopSignals:
         return self.numbers[0]
 
     @property
+    def num_asked(self) -> int:
+        """How many came by which somebody may have asked for more haste: a SIGHUP is only the first time one."""
+        return sum(number != signal.SIGHUP or i == 0 for i, number in enumerate(self.numbers))
+
+    @property
     def is_urgent(self) -> bool:
-        """Whether to stop at once: two came, or SIGQUIT."""
-        return len(self.numbers) > 1 or signal.SIGQUIT in self.numbers
+        """Whether to stop at once: SIGQUIT, or two of which the second is not SIGHUP.
+
+        A terminal that closes may send SIGHUP more than once, and nobody is there to mean anything by it.
+        """
+        return signal.SIGQUIT in self.numbers or self.num_asked > 1
 
     @property
     def names(self) -> str:

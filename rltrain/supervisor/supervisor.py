@@ -205,8 +205,8 @@ class Supervisor:
         self.memory.control.stop = True
         seconds = self.now_s
         total = self.monitor.total()
-        grace_s, num_signals = self.config.supervision.shutdown_grace_s, len(self.signals.numbers)
-        for child, message in self.fleet.wait_all(grace_s, lambda: len(self.signals.numbers) > num_signals):
+        grace_s, num_asked = self.config.supervision.shutdown_grace_s, self.signals.num_asked
+        for child, message in self.fleet.wait_all(grace_s, lambda: self.signals.num_asked > num_asked):
             self._on_message(child, message)
         learner = self.fleet.children["learner"]
         if self.done is None and self.failure is None:

@@ -28,6 +28,7 @@ _STYLES = {
     "bold": "bold", "dim": "dim", "verdict": "bold", "warning": "red", "": "",
 }
 _ROOMY_HEIGHT, _ROOMY_WIDTH = 36, 100
+_WARNING_LINES = 8
 
 
 def console_for(stream: TextIO) -> Console:
@@ -107,7 +108,7 @@ class Dashboard:
             frame += [*gap, panels.ring(sample, glyphs, width), panels.inference(sample), panels.lag(sample)]
             frame += panels.gpus(sample, max_lines=8 if is_roomy else 2)
             frame += [*(gap if is_roomy else []), *panels.verdict(verdict, width)]
-        return (frame + panels.warnings(warnings, max(0, min(5, height - len(frame)))))[:height]
+        return (frame + panels.warnings(warnings, width, max(0, min(_WARNING_LINES, height - len(frame)))))[:height]
 
     def _text(self, line: panels.Line, width: int) -> Text:
         text = Text(no_wrap=True, overflow="crop")

@@ -217,7 +217,9 @@ class Ledger:
             shares = {state: ns / total for state, ns in spent.items()} if total else {}
         cpu_percent, rss_bytes = self._table.usage(index)
         restarts = int(b.counters[index].get("restarts", 0))
-        return ProcessSample(name, row.role, b.pids[index], shares, cpu_percent, rss_bytes, restarts)
+        state = row.state
+        silent_s = row.heartbeat_age_s if state != "boot" and self._table.is_alive(index) else 0.0
+        return ProcessSample(name, row.role, b.pids[index], shares, cpu_percent, rss_bytes, restarts, silent_s, state)
 
 
 def _mean_of_episodes(learner: dict[str, float], counter: str) -> float | None:

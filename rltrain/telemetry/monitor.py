@@ -188,6 +188,10 @@ class Monitor:
             return self._try("showing the run", lambda: draw(display), None)
         try:
             draw(display)
+        except OSError as error:
+            log.info("the terminal is gone: %s", error)
+            self.stop()
+            self.display = PlainLines(sys.stdout, self.header)
         except Exception as error:
             log.exception("the dashboard failed")
             self.stop()

@@ -156,7 +156,7 @@ def ring(sample: Sample, glyphs: Glyphs, width: int) -> Line:
 def inference(sample: Sample) -> Line:
     """Show batches and delays of the inference server."""
     if sample.batch_size_mean_rows is None:
-        return [(f"{'batches':<{_LABEL}}none yet, or each actor runs the policy itself", "")]
+        return [(f"{'batches':<{_LABEL}}none lately, or each actor runs the policy itself", "")]
     queue = delays(sample.queue_delay_us_p50, sample.queue_delay_us_p95, sample.queue_delay_us_p99)
     service = delays(sample.service_us_p50, sample.service_us_p95)
     rows = decimal(sample.batch_size_mean_rows)
@@ -209,7 +209,14 @@ def verdict(judged: Verdict | None, width: int) -> list[Line]:
     return [*lines, *([(text, "")] for text in more)]
 
 
-def warnings(messages: list[str], max_lines: int) -> list[Line]:
-    """Show the last warnings, the newest at the bottom."""
-    shown = messages[-max_lines:] if max_lines else []
-    return [[("! ", "warning"), (one_line(message), "warning")] for message in shown]
+def warnings(messages: list[str], width: int, max_lines: int) -> list[Line]:
+    """Show the last warnings, the newest at the bottom and whole where there is room."""
+    lines: list[Line] = []
+    for message in reversed(messages):
+        wrapped = textwrap.wrap(
+            one_line(message), width, initial_indent="! ", subsequent_indent="  ", break_on_hyphens=False
+        )
+        if lines and len(lines) + len(wrapped) > max_lines:
+            break
+        lines = [[(text, "warning")] for text in wrapped[:max_lines]] + lines
+    return lines

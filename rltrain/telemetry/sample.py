@@ -22,6 +22,8 @@ class ProcessSample:
         cpu_percent: 100 is one core; None when not known (first look, or no process).
         rss_bytes: resident memory, pages of the arena included; None when not known.
         restarts: since the start.
+        silent_s: how long it has given no sign of life; 0 where it has ended or still boots.
+        state: that it is in.
     """
 
     name: str
@@ -31,6 +33,8 @@ class ProcessSample:
     cpu_percent: float | None = None
     rss_bytes: int | None = None
     restarts: int = 0
+    silent_s: float = 0.0
+    state: str = "boot"
 
 
 @dataclass(frozen=True)

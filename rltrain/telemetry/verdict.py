@@ -14,7 +14,9 @@ from rltrain.telemetry.sample import Sample
 
 MIN_STEADY_S = 2.0
 """Least time after booting, in seconds, of learner and actors before anything is said."""
-WARMING_UP, NONE = "warming up", "no verdict"
+WARMING_UP, NONE, STALLED = "warming up", "no verdict", "stalled"
+MIN_SILENT_S = 10.0
+"""Silence of a process after which nothing else matters."""
 
 
 @dataclass(frozen=True)
@@ -22,8 +24,8 @@ class Verdict:
     """What binds.
 
     Args:
-        name: `warming up`, `no verdict`, `weight-sync-bound`, `device-contention`, `copy-bound`, `learner-bound`,
-            `prefetch-bound`, `staleness-gated`, `inference-bound`, `env-bound` or `batching-bound`.
+        name: `warming up`, `no verdict`, `stalled`, `weight-sync-bound`, `device-contention`, `copy-bound`,
+            `learner-bound`, `prefetch-bound`, `staleness-gated`, `inference-bound`, `env-bound` or `batching-bound`.
         evidence: the measured numbers that the name rests on, or why there is no verdict; may be empty.
         runner_up: name of the rule that comes next, or None.
         advice: what to change and the gain to expect; may be empty.
@@ -57,6 +59,13 @@ def judge(
             that was not measured.
         cores: usable ones, None when not known.
     """
+    silent = [p for p in sample.processes if p.role != "evaluator" and p.silent_s >= MIN_SILENT_S]
+    if silent:
+        longest = max(silent, key=lambda process: process.silent_s)
+        return Verdict(
+            STALLED, f"{longest.name} gives no sign of life for {longest.silent_s:.0f} s, in state {longest.state}",
+            advice="its log says where it is; what takes that long at once holds up all others",
+        )
     learner, steady_learner = _without_boot(sample.role_shares("learner"))
     actor, steady_actor = _without_boot(sample.role_shares("actor"))
     server, _ = _without_boot(sample.role_shares("inference"))

@@ -19,6 +19,7 @@ from typing import Protocol
 
 import numpy as np
 
+from rltrain.envs import forked
 from rltrain.envs.make import EnvGroup, describe, make_group
 from rltrain.envs.seeding import life_seed, seed_process
 from rltrain.errors import ShutdownRequested
@@ -282,6 +283,7 @@ def main(channel: Channel, settings: dict, fds: list[int]) -> None:
         make_group(settings["env"], num_envs, seed, first_env + i * num_envs)
         for i in range(groups_per_actor)
     ]
+    forked.end_copy()
     spec = describe(settings["env"], groups[0])
     channel.send({"spec": spec.to_dict()})
     message, arena_fds = channel.recv(None)

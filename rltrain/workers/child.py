@@ -25,6 +25,7 @@ from pathlib import Path
 from types import TracebackType
 
 from rltrain import registry
+from rltrain.envs import forked
 from rltrain.errors import RltrainError
 from rltrain.workers.channel import Channel, ChannelClosed
 
@@ -32,6 +33,8 @@ _PACKAGE = str(Path(__file__).parents[1]) + "/"
 
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
+_KEPT_CHARACTERS = 5_000
+"""Of each end of a text that is told to the supervisor."""
 
 
 def die_with(parent_pid: int) -> None:
@@ -59,6 +62,7 @@ def run_child(channel_fd: int, parent_pid: int) -> None:
     ignore_ending_signals()
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True)  # the supervisor asks a silent child where it hangs
+    forked.watch()
     channel = Channel(socket.socket(fileno=channel_fd))
     code = 1
     try:
@@ -73,9 +77,11 @@ def run_child(channel_fd: int, parent_pid: int) -> None:
     except ChannelClosed:
         pass
     except BaseException as error:
+        forked.end_copy()
         code = _report(channel, error)
     finally:
         try:
+            forked.end_copy()
             _flush()
         finally:
             # Without the interpreter's teardown, which takes torch 0.8 s; everything worth keeping is written by now.
@@ -103,15 +109,50 @@ def _flush() -> None:
 
 def _report(channel: Channel, error: BaseException) -> int:
     """Tell the supervisor first: the log may be gone, as an env is free to close its streams."""
-    text = "".join(traceback.format_exception(error))
-    told = "".join(traceback.format_exception(type(error), error, _users_part(error.__traceback__)))
+    text = _formatted(error, error.__traceback__)
     code = error.exit_code if isinstance(error, RltrainError) else 1
-    report = {"kind": type(error).__name__, "message": str(error), "traceback": told[-20_000:], "exit_code": code}
+    report = {
+        "kind": type(error).__name__,
+        "message": _shorten(_message(error)),
+        "notes": _notes(error),
+        "traceback": _shorten(_formatted(error, _users_part(error.__traceback__))),
+        "exit_code": code,
+    }
     with contextlib.suppress(ChannelClosed, OSError):
         channel.send({"error": report})
     with contextlib.suppress(Exception):
         sys.stderr.write(text)
     return code
+
+
+def _message(error: BaseException) -> str:
+    """Return an exception's message; one of the user's may raise when it is asked for it."""
+    try:
+        return str(error)
+    except BaseException as another:
+        return f"it does not tell its message: str() of it raised {type(another).__name__}"
+
+
+def _formatted(error: BaseException, trace: TracebackType | None) -> str:
+    try:
+        return "".join(traceback.format_exception(type(error), error, trace))
+    except BaseException:  # an attribute of its that raises
+        return "".join([*traceback.format_tb(trace), type(error).__name__, ": ", _message(error), "\n"])
+
+
+def _notes(error: BaseException) -> list[str]:
+    """Return what was added to it on its way: which env, which step."""
+    notes = getattr(error, "__notes__", ())
+    return [_shorten(note) for note in notes if isinstance(note, str)] if isinstance(notes, list) else []
+
+
+def _shorten(text: str) -> str:
+    """Keep both ends of what may be of any length: a traceback begins with the place and ends with the message."""
+    num_left_out = len(text) - 2 * _KEPT_CHARACTERS
+    if num_left_out <= 0:
+        return text
+    cut = f"\n[{num_left_out:,} characters left out here; the log has them]\n"
+    return text[:_KEPT_CHARACTERS] + cut + text[-_KEPT_CHARACTERS:]
 
 
 def _users_part(trace: TracebackType | None) -> TracebackType | None:

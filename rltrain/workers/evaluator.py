@@ -28,6 +28,7 @@ from rltrain import native
 from rltrain.algos.flat_parameters import FlatParameters
 from rltrain.config.load import config_from_dict
 from rltrain.envs.make import EnvGroup, describe, make_group, make_single, record_episodes
+from rltrain.envs.seeding import FIRST_EVAL_ENV_INDEX
 from rltrain.errors import CheckpointError, ShutdownRequested
 from rltrain.fields import EnvSpec
 from rltrain.models import build_model
@@ -39,8 +40,6 @@ from rltrain.shm.weights import WeightBoard
 from rltrain.workers.channel import Channel
 from rltrain.workers.checkpoints import CheckpointStore
 
-FIRST_ENV_INDEX = 1 << 30
-"""Evaluation envs are numbered from here, so that no seed is one of training's."""
 WAIT_S = 0.2
 
 
@@ -72,7 +71,7 @@ class Player:
         self.reward, self.episode_return = np.zeros(n, np.float32), np.zeros(n, np.float64)
         self.episode_length = np.zeros(n, np.int64)
         self.noise = np.zeros((n, model.noise_components), np.float32)
-        self.env_indices = FIRST_ENV_INDEX + np.arange(n, dtype=np.int64)
+        self.env_indices = FIRST_EVAL_ENV_INDEX + np.arange(n, dtype=np.int64)
         self.env_steps = 0
 
     def play(self, num_episodes: int, on_step: Callable[[int], None] = lambda num_done: None) -> Scores:
@@ -138,10 +137,10 @@ def evaluate_checkpoint(
     look_in(config.run.code_dir)
     env = config.env.model_dump(mode="json")
     if video_dir is None:
-        group = make_group(env, min(episodes, config.eval.num_envs), seed, FIRST_ENV_INDEX)
+        group = make_group(env, min(episodes, config.eval.num_envs), seed, FIRST_EVAL_ENV_INDEX)
     else:
         single = record_episodes(make_single(env, render_mode="rgb_array"), video_dir)
-        group = make_group(env, 1, seed, FIRST_ENV_INDEX, [single])
+        group = make_group(env, 1, seed, FIRST_EVAL_ENV_INDEX, [single])
     try:
         spec = describe(env, group)
         model = load_policy(checkpoint, spec)
@@ -208,7 +207,7 @@ def main(channel: Channel, settings: dict, fds: list[int]) -> None:
             board.wait_version(0, WAIT_S)
         flat.load(flat.host_bytes)
         num_envs = min(options["num_envs"], options["episodes"])
-        group = make_group(settings["env"], num_envs, settings["seed"], FIRST_ENV_INDEX)
+        group = make_group(settings["env"], num_envs, settings["seed"], FIRST_EVAL_ENV_INDEX)
 
         def watch(num_done: int) -> None:
             counters.enter("env_step")

@@ -213,8 +213,8 @@ class Learner:
             raise TrainingError(
                 f"non-finite loss at update {self.state.updates}: {bad} updates in a row were skipped, counted "
                 f"batch by batch; learner.max_bad_updates = {self.config.learner.max_bad_updates} is the limit.\n"
-                f"Lower algo.{self.config.algo.name}.learning_rate, or look at the env's observations and rewards. "
-                f"Last checkpoint: {self.saver.last or 'none'}."
+                f"Lower algo.{self.config.algo.name}.learning_rate, or look at the env's observations and rewards and "
+                f"at what your own network returns. Last checkpoint: {self.saver.last or 'none'}."
             )
 
     def _at_version_end(self) -> bool:
@@ -228,7 +228,7 @@ class Learner:
             Whether training is over.
         """
         self.reason = self.reason or self._goal_reached() or ("stopped" if self.control.finish else None)
-        wanted = self.reason is not None or self.env_steps >= self.saver.next_at
+        wanted = self.reason is not None or self.saver.is_due(self.env_steps)
         schedule = self.config.pipeline.schedule
         if schedule == "sync" and wanted:
             self.control.snapshot_fragment = self.version
@@ -255,7 +255,8 @@ class Learner:
 
     def _checkpoint_is_near(self) -> bool:
         """Whether the next batch may bring the end or a checkpoint."""
-        return self.env_steps + self.rows_per_batch >= min(self.config.run.total_env_steps, self.saver.next_at)
+        ahead = self.env_steps + self.rows_per_batch
+        return ahead >= self.config.run.total_env_steps or self.saver.is_due(ahead)
 
     def _publish(self) -> None:
         self.counters.enter("publish")

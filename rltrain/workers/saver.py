@@ -62,8 +62,10 @@ class Saver:
         self.channel, self.config, self.spec, self.state, self.num_lanes = channel, config, spec, state, num_lanes
         self.last: Path | None = None
         """The checkpoint written last."""
-        self.next_at: float = config.checkpoint.every_env_steps or math.inf
+        self._next_at: float = config.checkpoint.every_env_steps or math.inf
         """Env steps at which the next checkpoint is due."""
+        self._next_s = math.inf
+        """Time at which it is due at the latest (monotonic, s)."""
         self._num_unsaved = 0
         """Saves in a row that failed."""
         self._warned_at = -math.inf
@@ -115,6 +117,7 @@ class Saver:
         limits = self.config.checkpoint
         self.store = CheckpointStore(run_folder / "checkpoints", limits.keep, limits.keep_best)
         num_saves = max(0, self.config.run.total_env_steps - env_steps) / (limits.every_env_steps or math.inf)
+        self._next_s = time.monotonic() + (limits.every_s or math.inf)
         if lacking := self.store.missing_room(self._checkpoint_bytes(), num_saves + 1):
             self._warn(lacking)
         for lane, payload in self._snapshots.items():
@@ -133,6 +136,10 @@ class Saver:
                     "'overlap' acts: the first fragments are collected with its own."
                 })
             self.board.publish(version - 1, previous)
+
+    def is_due(self, env_steps: int) -> bool:
+        """Whether a checkpoint is due once the learner has come to these env steps."""
+        return env_steps >= self._next_at or time.monotonic() >= self._next_s
 
     def wait_snapshots(self, version: int) -> dict[int, bytes]:
         """Collect every lane's env state at the start of the fragment that this version consumes next.
@@ -182,6 +189,7 @@ class Saver:
             "snapshots": {str(k): torch.frombuffer(bytearray(v), dtype=torch.uint8) for k, v in snapshots.items() if v},
         }
         path = self._write(state, progress["env_steps"], None if math.isnan(score) else score, is_last)
+        self._next_s = time.monotonic() + (self.config.checkpoint.every_s or math.inf)
         if path is not None:
             self.last, self._num_unsaved = path, 0
             self.channel.send({"checkpoint": str(path), "env_steps": progress["env_steps"]})
@@ -234,7 +242,7 @@ class Saver:
     def _plan_next(self, env_steps: int) -> None:
         distance = self.config.checkpoint.every_env_steps
         if distance is not None:
-            self.next_at = (env_steps // distance + 1) * distance
+            self._next_at = (env_steps // distance + 1) * distance
 
     def _read_previous(self, version: int) -> torch.Tensor:
         """The weights before these, with which `overlap` acts; empty where none are wanted or left."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 
 import psutil
@@ -25,8 +26,9 @@ RESOLVED = {"actors": {"num_actors": 1}, "pipeline": {"num_slots": 8}, "run": {"
 
 
 @pytest.fixture
-def fleet():
-    config = config_from_dict({"env": {"id": "tests.rude_envs:WithChild"}, **RESOLVED})
+def fleet(request):
+    env_id = getattr(request, "param", "tests.rude_envs:WithChild")
+    config = config_from_dict({"env": {"id": env_id}, **RESOLVED})
     made = Fleet(plan_roles(config, None), Launcher(OutputPump()), max_log_mib=1)
     yield made
     made.close()
@@ -101,6 +103,24 @@ def test_child_killed_by_a_signal_takes_along_what_it_started(fleet):
     assert ended(fleet) == [child]
     assert child.describe_end() == "was killed by SIGKILL"
     until(lambda: _is_gone(started), "what the child started is gone", 20)
+
+
+@pytest.mark.parametrize("fleet", ["tests.rude_envs:WithDaemon"], indirect=True)
+def test_end_of_all_children_takes_along_what_envs_started_in_sessions_of_their_own(fleet):
+    own = subprocess.Popen(["sleep", "300"])  # of whoever runs this
+    try:
+        fleet.launcher.start_zygotes()
+        child = fleet.start("actor-0")
+        until(lambda: (fleet.poll(0.1), child.log.tail(1))[1], "the child has said what it started", 20)
+        started = int(child.log.tail(1)[0])
+
+        fleet.kill_all()
+
+        assert _is_gone(started)
+        assert own.poll() is None
+    finally:
+        own.kill()
+        own.wait()
 
 
 def _is_gone(pid: int) -> bool:

@@ -8,6 +8,7 @@ import sys
 import psutil
 import pytest
 
+from rltrain.supervisor.run_list import newest_checkpoint
 from tests.runs import Ended, Running, scalars, train, train_all, until
 
 pytestmark = pytest.mark.timeout(300)
@@ -126,9 +127,8 @@ def test_zygote_killed_while_the_run_starts_again_is_replaced(tmp_path):
     with begun(tmp_path, run__total_env_steps=20_000) as run:
         run.wait_training()["learner"].kill()
         until(lambda: run.ended_or(lambda: "starting again" in run.out.read_text()), "the second boot")
-        for process in run.survivors():
-            if process.name() == "zygote:torch":
-                process.kill()
+        for process in run.named("zygote:torch"):
+            process.kill()
         ended = run.end().finished()
     assert ended.summary["env_steps"] >= 20_000
 
@@ -183,6 +183,24 @@ def test_env_that_cannot_be_built_again_ends_the_run_with_its_words(tmp_path):
     assert ended.returncode == 3
     assert "the licence is used up" in ended.stderr
     assert ended.summary["state"] == "failed"
+
+
+def test_actor_whose_env_cannot_be_built_for_a_while_is_tried_again(tmp_path):
+    flag = tmp_path / "flag"
+    with begun(tmp_path, env__id="tests.rude_envs:Refuse", env__kwargs__flag=str(flag)) as run:
+        first = run.wait_training()["actor-0"]
+        flag.touch()
+        first.send_signal(signal.SIGKILL)
+        log = run.folder() / "logs" / "actor-0.log"
+        until(lambda: run.ended_or(lambda: "the licence is used up" in log.read_text()), "it was tried")
+        flag.unlink()
+        until(lambda: run.ended_or(lambda: "actor-0" in run.children()), "it was tried again")
+        before = newest_checkpoint(run.folder())
+        until(lambda: run.ended_or(lambda: newest_checkpoint(run.folder()) != before), "training goes on")
+        run.signal(signal.SIGINT)
+        ended = run.end()
+    assert ended.returncode == 130, ended.stderr
+    assert ended.summary["restarts"] >= 2
 
 
 def test_actor_that_dies_while_another_process_still_starts_died_in_training(tmp_path):

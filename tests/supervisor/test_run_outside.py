@@ -12,13 +12,16 @@ import pytest
 
 from tests.runs import Running, resume, train, until
 
+SCHEDULES = {
+    "overlap": {}, "sync": {"pipeline.schedule": "sync"}, "async": {"pipeline.schedule": "async", "algo.name": "appo"},
+}
 pytestmark = pytest.mark.timeout(300)
 
 LONG = {"run.total_env_steps": 10**9, "checkpoint.every_env_steps": 1024, "supervision.shutdown_grace_s": 4.0}
 
 
 def zygote(run: Running, kind: str) -> psutil.Process:
-    return next(process for process in run.survivors() if process.name() == f"zygote:{kind}")
+    return run.named(f"zygote:{kind}")[0]
 
 
 def test_run_whose_folder_is_moved_trains_on_and_saves_once_it_is_back(tmp_path):
@@ -120,3 +123,32 @@ def test_run_with_64_descriptors_trains_and_is_resumed(tmp_path):
         run.end().finished()
     with resume(tmp_path, "--set", "run.total_env_steps=2048", prefix=("prlimit", "--nofile=64:64")) as run:
         run.end().finished()
+
+
+def test_copy_of_an_actor_that_an_env_forks_has_no_part_in_the_run(tmp_path):
+    with train(tmp_path, {"env.id": "tests.rude_envs:ForkAndReturn", "run.total_env_steps": 4096}) as run:
+        ended = run.end().finished()
+        until(lambda: not run.survivors(), "no process is left", limit_s=10)
+    assert "The environment forked its process" in ended.log("actor-0")
+    assert ended.summary["restarts"] == 0
+    assert ended.summary["return_mean"] == 20.0
+    assert "Fatal" not in ended.log("actor-0")
+
+
+def test_run_saves_by_time_in_every_schedule_and_goes_on_from_there_after_a_kill(tmp_path):
+    options = {"run.total_env_steps": 10**9, "checkpoint.every_s": 0.2, "log.every_env_steps": 256}
+    runs = {s: train(tmp_path / s, {**options, **own}) for s, own in SCHEDULES.items()}
+    try:
+        for schedule, run in runs.items():
+            until(lambda: run.ended_or(run.has_checkpoint), f"{schedule}: a checkpoint")  # noqa: B023
+            run.signal(signal.SIGKILL)
+            until(lambda: not run.survivors(), "no process is left", limit_s=10)  # noqa: B023
+    finally:
+        for run in runs.values():
+            run.__exit__()
+    with resume(tmp_path / "overlap") as run:
+        run.wait_training()
+        run.signal(signal.SIGINT)
+        ended = run.end()
+    assert ended.returncode == 130, ended.stderr
+    assert ended.summary["env_steps"] >= int(sorted(ended.checkpoints)[0].stem.removeprefix("checkpoint-")) > 0

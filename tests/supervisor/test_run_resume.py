@@ -12,9 +12,10 @@ import torch
 
 from rltrain.algos.flat_parameters import FlatParameters
 from rltrain.envs.make import make_group
+from rltrain.envs.seeding import FIRST_EVAL_ENV_INDEX
 from rltrain.fields import EnvSpec
 from rltrain.workers.checkpoints import CheckpointStore
-from rltrain.workers.evaluator import FIRST_ENV_INDEX, Player, load_policy
+from rltrain.workers.evaluator import Player, load_policy
 from tests.runs import Running, resume, scalars, toy, train, train_all, until
 
 pytestmark = pytest.mark.timeout(300)
@@ -101,7 +102,7 @@ def test_statistics_do_not_move_while_a_policy_plays(exact):
     checkpoint, spec = parts_of(exact["overlap straight"].checkpoints[-1])
     model = load_policy(checkpoint, spec)
     env = json.loads(checkpoint["config"])["env"]
-    group = make_group(env, 4, 0, FIRST_ENV_INDEX)
+    group = make_group(env, 4, 0, FIRST_EVAL_ENV_INDEX)
     Player(group, spec, model, 0, is_stochastic=True).play(40)
     group.close()
     assert all(torch.equal(value, checkpoint["model"][name]) for name, value in model.state_dict().items())
@@ -248,8 +249,8 @@ def test_run_remembers_the_folder_of_its_own_code(tmp_path):
     with Running(other, "run", "--resume", str(made)) as run:
         ended = run.end()
     assert ended.returncode == 2
-    assert "has learned from all of its 2,048 env steps" in ended.stderr
-    assert "--set run.total_env_steps=4096" in ended.stderr
+    assert "env steps, all of run.total_env_steps = 2048" in ended.stderr
+    assert "To train on, give more, such as --set run.total_env_steps=" in ended.stderr
 
 
 def test_error_of_an_own_env_begins_with_the_users_line(tmp_path):

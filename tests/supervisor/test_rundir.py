@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
 
 import pytest
 
@@ -230,7 +231,8 @@ def test_resumed_run_forgets_its_old_summary(tmp_path):
 
 def checkpoint(run: RunFolder, env_steps: int, at_s: float) -> None:
     path = run.checkpoints / f"checkpoint-{env_steps:012d}.pt"
-    path.write_bytes(b"")
+    with zipfile.ZipFile(path, "w") as whole:
+        whole.writestr(zipfile.ZipInfo("state"), b"0" * 100)
     os.utime(path, (at_s, at_s))
 
 
@@ -254,6 +256,16 @@ def test_list_runs_counts_the_time_of_all_parts_and_the_steps_of_the_last_checkp
     run.write_summary({"state": "finished", "env_steps": 5000, "duration_s": 3.0})
     (listed,) = list_runs(tmp_path)
     assert (listed.state, listed.env_steps, listed.duration_s) == ("finished", 5000, 50.0)
+
+
+def test_list_runs_does_not_count_the_steps_of_checkpoints_that_are_cut_short(tmp_path):
+    run = RunFolder.create(tmp_path, "a")
+    for env_steps, num_bytes in ((3000, 0), (2000, 80)):
+        checkpoint(run, env_steps, 1.0)
+        os.truncate(run.checkpoints / f"checkpoint-{env_steps:012d}.pt", num_bytes)
+    assert list_runs(tmp_path)[0].env_steps is None
+    checkpoint(run, 1000, 1.0)
+    assert list_runs(tmp_path)[0].env_steps == 1000
 
 
 def test_write_summary_with_nan_is_json_for_every_tool(tmp_path):

@@ -60,6 +60,17 @@ def test_dashboard_at_80x24_shows_everything_within_the_screen(glyphs, num_actor
     assert [word for word in wanted if word not in text] == []
 
 
+def test_dashboard_wraps_warnings_and_keeps_the_newest_whole():
+    long = f"actor-0 was killed by SIGKILL while stepping env 0 (seed 1), {'word ' * 30}see runs/a/logs/actor-0.log"
+    text = " ".join(line.strip() for line in frame(height=40, warnings=["first", long]))
+    assert "! first" in text
+    assert "see runs/a/logs/actor-0.log" in text
+    short = frame(warnings=["first", long, "last"])
+    assert len(short) <= 23
+    assert short[-1] == "! last"
+    assert not any("first" in line for line in short)
+
+
 def test_dashboard_at_80x24_puts_many_actors_in_one_row_of_mean_shares():
     rows = [line for line in frame(num_actors=32) if "env_step 60 %" in line]
     assert [row.split()[:2] for row in rows] == [["32", "actors"]]

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from rltrain.telemetry.verdict import judge, judge_whole
@@ -185,3 +187,13 @@ def test_judge_runner_up_is_the_rule_nearest_to_its_bound():
     near_copy_bound = {"wait_data": 0.02, "update": 0.85, "h2d": 0.13}
     assert judge(sample({"learner": near_copy_bound, "actor": WAITING}), "overlap").runner_up == "batching-bound"
     assert name_of(near_copy_bound, ring=RING) == "learner-bound"
+
+
+def test_judge_names_the_process_that_is_silent_before_anything_else():
+    running = sample({"learner": STARVED, "inference": IDLE_SERVER, "actor": STEPPING})
+    hung = tuple(replace(p, silent_s=12.4, state="env_step") if p.name == "actor-1" else p for p in running.processes)
+    verdict = judge(replace(running, processes=hung), "async")
+    assert verdict.name == "stalled"
+    assert "actor-1 gives no sign of life for 12 s, in state env_step" in verdict.line
+    slow = tuple(replace(p, silent_s=9.0, state="env_step") for p in running.processes)
+    assert judge(replace(running, processes=slow), "async").name == "env-bound"

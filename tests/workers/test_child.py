@@ -76,6 +76,47 @@ def test_child_reports_the_error_of_its_role_and_ends_with_its_code(start, role,
     assert kind in process.stderr.read(), "its log has it too"
 
 
+def test_child_whose_exception_cannot_tell_its_message_still_reports_where_it_was(start):
+    process, channel = start("class Odd(Exception):\n  def __str__(self): raise KeyError\ndef main(*_): raise Odd")
+    channel.recv(30)
+    error = channel.recv(30)[0]["error"]
+    assert error["kind"] == "Odd"
+    assert "str() of it raised KeyError" in error["message"]
+    assert "in main" in error["traceback"]
+    assert process.wait(30) == 1
+    assert "in main" in process.stderr.read()
+
+
+def test_child_shortens_what_it_reports_but_not_what_it_logs(start):
+    role = "def main(*_):\n  error = ValueError('x' * 5_000_000)\n  error.add_note('in env 3')\n  raise error"
+    process, channel = start(role)
+    channel.recv(30)
+    error = channel.recv(30)[0]["error"]
+    logged = process.communicate(timeout=30)[1]
+    assert error["traceback"].startswith("Traceback")
+    assert "in main" in error["traceback"]
+    assert error["traceback"].endswith("in env 3\n")
+    assert "characters left out here; the log has them" in error["traceback"]
+    assert (len(error["traceback"]), len(error["message"])) < (11_000, 11_000)
+    assert error["notes"] == ["in env 3"]
+    assert len(logged) > 5_000_000
+
+
+@pytest.mark.parametrize("goes_on", ["return", "raise ValueError('the copy')", "raise SystemExit(0)"])
+def test_copy_that_a_role_forks_ends_where_it_comes_back_without_a_word_to_the_supervisor(start, goes_on):
+    role = (
+        "import os\ndef main(channel, settings, fds):\n  copy = os.fork()\n"
+        f"  if copy == 0: {goes_on}\n"
+        "  channel.send({'status': os.waitpid(copy, 0)[1]})\n  channel.recv(None)"
+    )
+    process, channel = start(role)
+    channel.recv(30)
+    assert channel.recv(30)[0] == {"status": 1 << 8}, "the copy reported nothing"
+    channel.send({})
+    assert process.wait(30) == 0
+    assert "The environment forked its process" in process.stderr.read()
+
+
 @pytest.mark.parametrize(
     "closing",
     [
