@@ -16,7 +16,7 @@ from gymnasium import spaces
 
 from rltrain.shm.mailbox import Mailboxes
 from tests.moments import arm
-from tests.toy_envs import Count
+from tests.toy_envs import Count, Hang
 
 
 class DieInGap(Count):
@@ -158,6 +158,75 @@ class TellEvaluation(Count):
         """Tell."""
         if self.is_evaluated and not self.flag.exists():
             self.flag.touch()
+        return super().step(action)
+
+
+class Leave(Count):
+    """Ends its process, by a call that no `except Exception` sees.
+
+    Args:
+        how: `abort` (`os.abort`), `exit` (`sys.exit(7)`), `_exit` (`os._exit(7)`) or `kill` (SIGKILL).
+        where: `step`, `reset` or `init`.
+        k: the step at which it does so.
+    """
+
+    def __init__(self, how: str, where: str = "step", k: int = 5):
+        super().__init__(10)
+        self.how, self.where, self.k = how, where, k
+        self.num_steps = 0
+        if where == "init":
+            self._leave()
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None):
+        """Leave if asked to."""
+        if self.where == "reset":
+            self._leave()
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: Any):
+        """Leave if the time has come."""
+        self.num_steps += 1
+        if self.where == "step" and self.num_steps == self.k:
+            self._leave()
+        return super().step(action)
+
+    def _leave(self) -> None:
+        if self.how == "abort":
+            os.abort()
+        elif self.how == "exit":
+            sys.exit(7)
+        elif self.how == "_exit":
+            os._exit(7)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class HangWithDaemon(Hang):
+    """Starts a program in a session of its own whose parent has ended, prints its pid, and hangs as `Hang` does."""
+
+    def __init__(self, k: int = 20, where: str = "step"):
+        script = "import subprocess as s; print(s.Popen(['sleep', '300'], start_new_session=True).pid, flush=True)"
+        subprocess.run([sys.executable, "-c", script], check=True)
+        super().__init__(k, where)
+
+
+class TellHang(Hang):
+    """As `Hang`; makes the file `flag` just before."""
+
+    def __init__(self, flag: str, k: int, where: str):
+        self.flag = Path(flag)
+        super().__init__(k, where)
+
+    def _hang(self) -> None:
+        self.flag.touch()
+        super()._hang()
+
+
+class SlowSteps(Count):
+    """Takes 5 ms for each of its steps."""
+
+    def step(self, action: Any):
+        """Take its time."""
+        time.sleep(0.005)
         return super().step(action)
 
 

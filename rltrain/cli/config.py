@@ -28,7 +28,7 @@ def command() -> None:
     """
 
 
-@command.command("show")
+@command.command("show", short_help="Print every option: its value, origin, meaning and unit.")
 @click.argument("config", type=click.Path(path_type=Path))
 @click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE",
               help="Set one option over the file's value; may be given several times.")

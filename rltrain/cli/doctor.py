@@ -5,10 +5,15 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from collections import Counter
+from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from rltrain.config.schema import Config
 
 ENV_ERROR_EXIT_CODE = 5
 TORCH_TIMEOUT_S = 120
@@ -20,6 +25,10 @@ TORCH_TIMEOUT_S = 120
               help="Set one option over the file's value; may be given several times.")
 def command(config: Path | None, overrides: tuple[str, ...]) -> int:
     """Say what this machine has and, given CONFIG, check that its environment keeps the contract of Gymnasium.
+
+    The environment is checked in a process of its own, so that a crash, an exit and a hang are findings, too. It
+    hangs when a call takes longer than in a run: supervision.heartbeat_timeout_s for a step or a later reset,
+    supervision.boot_timeout_s for what comes before.
 
     \b
     Example:
@@ -42,7 +51,7 @@ def command(config: Path | None, overrides: tuple[str, ...]) -> int:
     click.echo(f"{'torch':<12} ", nl=False)
     sys.stdout.flush()  # importing torch takes seconds
     click.echo(_torch())
-    return 0 if loaded is None else _check_env(loaded.config.env.model_dump(mode="json"))
+    return 0 if loaded is None else _check_env(loaded.config)
 
 
 def _many(number: int, what: str) -> str:
@@ -143,14 +152,14 @@ def _torch() -> str:
     return answer.stdout.strip()
 
 
-def _check_env(env: dict[str, Any]) -> int:
-    from rltrain.envs.contract import check
+def _check_env(config: Config) -> int:
+    from rltrain.supervisor.env_watch import check_apart
 
-    click.echo(f"\nEnvironment {env['id']}")
-    findings = check(env)
-    for finding in findings:
-        click.echo(f"  {finding.level:<8} {finding.topic}: {finding.message}")
-    num_errors = sum(finding.level == "error" for finding in findings)
-    num_warnings = sum(finding.level == "warning" for finding in findings)
-    click.echo(f"{_many(num_errors, 'error')}, {_many(num_warnings, 'warning')}")
-    return ENV_ERROR_EXIT_CODE if num_errors else 0
+    click.echo(f"\nEnvironment {config.env.id}")
+    num = Counter[str]()
+    with closing(check_apart(config)) as findings:
+        for finding in findings:
+            click.echo(f"  {finding.level:<8} {finding.topic}: {finding.message}")
+            num[finding.level] += 1
+    click.echo(f"{_many(num['error'], 'error')}, {_many(num['warning'], 'warning')}")
+    return ENV_ERROR_EXIT_CODE if num["error"] else 0

@@ -13,11 +13,12 @@ from gymnasium.envs.registration import EnvSpec as Registration
 from gymnasium.utils.env_checker import check_env
 
 from rltrain.envs.endings import autoreset, truncation
-from rltrain.envs.findings import Finding, findings_of
+from rltrain.envs.findings import findings_of
 from rltrain.envs.group import EnvGroup
 from rltrain.envs.lookup import find_env
 from rltrain.envs.make import describe, has_native, make_group, make_single
 from rltrain.envs.probe import Ends, Probe, probe
+from rltrain.envs.report import Finding, Note
 from rltrain.errors import ConfigError, EnvContractError
 from rltrain.fields import ActionSpec, EnvSpec
 
@@ -25,13 +26,16 @@ HANDLED_HERE = ("symmetric and normalized space", "value is infinity", "value is
 """What gymnasium's checker warns of and training copes with: actions are scaled, infinite bounds are not used."""
 GROUP_SIZE = 2
 GROUP_ROWS = 100
+RAISED = (Exception, SystemExit)
+"""What an env's own code may raise; its `sys.exit` ends an actor like any other exception."""
 
 
-def check(env: dict) -> list[Finding]:
-    """Build an env as training would, step it with random actions, and return what was found.
+def check(env: dict, note: Note = lambda call: None) -> Iterator[Finding]:
+    """Build an env as training would, step it with random actions, and yield what is found, when it is found.
 
     Args:
         env: the `[env]` section as a dict.
+        note: told of each call of the env's own code before it is made.
 
     Builds one group of two envs and two single ones. What an env's own code raises becomes a finding, too, and what
     is logged in training is not: the findings say it.
@@ -40,49 +44,59 @@ def check(env: dict) -> list[Finding]:
     level = logger.level
     logger.setLevel(logging.ERROR)
     try:
-        return _check(env)
+        yield from _check(env, note)
     finally:
         logger.setLevel(level)
 
 
-def _check(env: dict) -> list[Finding]:
+def _check(env: dict, note: Note) -> Iterator[Finding]:
+    note("build")
     try:
         group = make_group(env, GROUP_SIZE, 0, 0)
     except ConfigError as error:
-        return [Finding("error", "build", problem) for problem in error.problems]
-    except Exception as error:
-        return [_raised("build", "importing or building it", error)]
-    ends = Ends()
+        yield from (Finding("error", "build", problem) for problem in error.problems)
+        return
+    except RAISED as error:
+        yield _raised("build", "importing or building it", error)
+        return
+    ends, failed = Ends(), set()
     try:
-        findings = list(_check_group(env, group, ends))
+        for finding in _check_group(env, group, ends, note):
+            if finding.level == "error":
+                failed.add(finding.topic)
+            yield finding
     finally:
+        note("close")
         group.close()
-    if any(f.topic == "spaces" and f.level == "error" for f in findings):
-        return findings
+    if "spaces" in failed:
+        return
     has_single = _has_single(env, group)
     if has_single:
-        is_known = any(f.topic == "stepping" and f.level == "error" for f in findings)
-        findings += _check_single(env, ends, is_known)
-    findings.append(truncation(group.max_episode_steps, ends))
-    return [*findings, *_gymnasium_checker(env)] if has_single else findings
+        yield from _check_single(env, ends, "stepping" in failed, note)
+    yield truncation(group.max_episode_steps, ends)
+    if has_single:
+        yield from _gymnasium_checker(env, note)
 
 
 # -- the group, as an actor has it ----------------------------------------------------------------------------
 
 
-def _check_group(env: dict, group: EnvGroup, ends: Ends) -> Iterator[Finding]:
+def _check_group(env: dict, group: EnvGroup, ends: Ends, note: Note) -> Iterator[Finding]:
     spec, problem = None, None
+    note("first reset")
     try:
         spec = describe(env, group)
-        _step_group(group, spec, ends)
     except ConfigError as error:
         yield from (Finding("error", "spaces", problem) for problem in error.problems)
         return
-    except EnvContractError as error:
-        problem = Finding("error", "stepping", f"Training stops with: {error}")
-    except Exception as error:
-        problem = _raised("stepping", "a group of two envs", error)
+    except RAISED as error:
+        problem = _stops(error)
     yield Finding("ok", "spaces", f"observation {group.observation_space}, action {group.action_space}")
+    if spec is not None:
+        try:
+            _step_group(group, spec, ends, note)
+        except RAISED as error:
+            spec, problem = None, _stops(error)
     yield problem or Finding("ok", "stepping", f"{GROUP_ROWS} steps of a group of two envs, as an actor makes them")
     yield _vectorization(env, group)
     yield autoreset(group)
@@ -100,12 +114,14 @@ def _check_group(env: dict, group: EnvGroup, ends: Ends) -> Iterator[Finding]:
         yield Finding("ok", "snapshots", f"env states are part of checkpoints, {size} bytes for two envs")
 
 
-def _step_group(group: EnvGroup, spec: EnvSpec, ends: Ends) -> None:
+def _step_group(group: EnvGroup, spec: EnvSpec, ends: Ends, note: Note) -> None:
     n, rng = group.num_envs, np.random.default_rng(0)
     obs = {leaf.name: np.zeros((n, *leaf.shape), leaf.dtype) for leaf in spec.obs}
     outputs = [np.zeros(n, dtype) for dtype in ("float32", "bool", "bool", "bool", "float64", "int64")]
+    note("first reset")
     group.reset(obs)
     for _ in range(GROUP_ROWS):
+        note("step")
         group.step(_random_actions(spec.action, n, rng), obs, *outputs)
         ends.add(outputs[1], outputs[2])
 
@@ -156,42 +172,44 @@ def _time_limit(group: EnvGroup) -> Iterator[Finding]:
         yield Finding("ok", "time_limit", f"episodes are cut after {limit} steps, as a truncation")
 
 
-def _check_single(env: dict, ends: Ends, is_known: bool) -> list[Finding]:
+def _check_single(env: dict, ends: Ends, is_known: bool, note: Note) -> Iterator[Finding]:
     """Probe one env; what it raises is a finding unless `is_known`, and what it returned before is looked at, too."""
-    findings: list[Finding] = []
+    note("build")
     try:
         single = make_single(env)
-    except Exception as error:
-        return [_raised("build", "building a single environment", error)]
+    except RAISED as error:
+        yield _raised("build", "building a single environment", error)
+        return
     found, raised = Probe(), None
     try:
-        probe(single, found)
-    except Exception as error:
+        probe(single, found, note)
+    except RAISED as error:
         raised = error
     try:
-        findings.extend(findings_of(env, single, found))
-    except Exception as error:
+        yield from findings_of(env, single, found, note)
+    except RAISED as error:
         raised = raised or error
     finally:
+        note("close")
         single.close()
     if raised is not None and not is_known:
-        findings.append(_raised("stepping", "the environment, stepped with random actions,", raised))
+        yield _raised("stepping", "the environment, stepped with random actions,", raised)
     ends.join(found.ends)
-    return findings
 
 
 def _has_single(env: dict, group: EnvGroup) -> bool:
     return not group.is_native or isinstance(find_env(env["id"]), Registration)
 
 
-def _gymnasium_checker(env: dict) -> list[Finding]:
+def _gymnasium_checker(env: dict, note: Note) -> list[Finding]:
     """Return what gymnasium's own checker has to say, each sentence once."""
+    note("gymnasium's checker")
     single = make_single({**env, "frame_stack": 1, "resize": None, "grayscale": False})
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
             check_env(single.unwrapped, skip_render_check=True)
-        except Exception as error:
+        except RAISED as error:
             return [Finding("warning", "gymnasium", f"gymnasium's checker stops with: {_last_line(error)}")]
         finally:
             single.close()
@@ -202,8 +220,16 @@ def _gymnasium_checker(env: dict) -> list[Finding]:
     ]
 
 
-def _raised(topic: str, where: str, error: Exception) -> Finding:
-    last: traceback.FrameSummary | SyntaxError = traceback.extract_tb(error.__traceback__)[-1]
+def _stops(error: BaseException) -> Finding:
+    if isinstance(error, EnvContractError):
+        return Finding("error", "stepping", f"Training stops with: {error}")
+    return _raised("stepping", "a group of two envs", error)
+
+
+def _raised(topic: str, where: str, error: BaseException) -> Finding:
+    frames = traceback.extract_tb(error.__traceback__)
+    shown = [frame for frame in frames if not frame.filename.startswith("<frozen")]  # `exit()` is Python's own code
+    last: traceback.FrameSummary | SyntaxError = (shown or frames)[-1]
     if isinstance(error, SyntaxError) and error.filename:
         last = error
     place = f"{last.filename}:{last.lineno}"
@@ -211,7 +237,8 @@ def _raised(topic: str, where: str, error: Exception) -> Finding:
 
 
 def _last_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {_plain(str(error))}"
+    message = _plain(str(error))
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
 def _plain(text: str) -> str:

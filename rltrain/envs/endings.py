@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from rltrain.envs.findings import Finding
 from rltrain.envs.group import EnvGroup
 from rltrain.envs.native import NativeGroup
 from rltrain.envs.probe import Ends
+from rltrain.envs.report import Finding
 
 
 def autoreset(group: EnvGroup) -> Finding:

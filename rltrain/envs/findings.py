@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal
 
 import gymnasium
 import numpy as np
@@ -12,6 +10,7 @@ from gymnasium import spaces
 
 from rltrain.envs.boundary import walk_leaves
 from rltrain.envs.probe import Probe, first_obs
+from rltrain.envs.report import Finding, Note
 from rltrain.envs.values import BadValueError, as_reward
 
 LARGE_IMAGE_PIXELS = 96 * 96
@@ -20,28 +19,14 @@ LARGE_REWARD = 100.0
 SLOW_STEP_US = 1000.0
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One thing found out about an environment.
-
-    Args:
-        level: `ok`; `warning`: training works, but worse or slower than it could; `error`: training fails or is wrong.
-        topic: what it is about, one word.
-        message: what it means for training, why, and what to do.
-    """
-
-    level: Literal["ok", "warning", "error"]
-    topic: str
-    message: str
-
-
-def findings_of(env: dict, single: gymnasium.Env, found: Probe) -> Iterator[Finding]:
+def findings_of(env: dict, single: gymnasium.Env, found: Probe, note: Note) -> Iterator[Finding]:
     """Yield all findings about one env.
 
     Args:
         env: its env section.
         single: the env itself, for its spaces and for resets with chosen seeds.
         found: what a probe of it returned, perhaps not to its end: the env may have raised.
+        note: told of each call of the env.
     """
     yield from _observations(env, single, found)
     if found.rewards:
@@ -50,7 +35,7 @@ def findings_of(env: dict, single: gymnasium.Env, found: Probe) -> Iterator[Find
         yield from _flags(found)
         yield from _episodes(single, found)
         yield from _speed(found)
-    yield from _seeding(single)
+    yield from _seeding(single, note)
 
 
 def _observations(env: dict, single: gymnasium.Env, found: Probe) -> Iterator[Finding]:
@@ -149,8 +134,8 @@ def _speed(found: Probe) -> Iterator[Finding]:
     yield Finding("warning" if p50 > SLOW_STEP_US else "ok", "speed", message)
 
 
-def _seeding(single: gymnasium.Env) -> Iterator[Finding]:
-    first, again, other = first_obs(single, 1), first_obs(single, 1), first_obs(single, 2)
+def _seeding(single: gymnasium.Env, note: Note) -> Iterator[Finding]:
+    first, again, other = (first_obs(single, seed, note) for seed in (1, 1, 2))
     if not all(np.array_equal(a, b) for a, b in zip(first, again, strict=True)):
         yield Finding(
             "warning", "seeding", "Two resets with the same seed differ, so runs are not reproducible. Draw all "

@@ -11,6 +11,7 @@ import numpy as np
 
 from rltrain.envs.boundary import flatten_obs
 from rltrain.envs.outside import outside_leaves
+from rltrain.envs.report import Note
 
 MAX_STEPS = 1000
 MAX_SECONDS = 3.0
@@ -59,9 +60,10 @@ class Probe:
     """Duration of each step in microseconds."""
 
 
-def probe(env: gymnasium.Env, found: Probe, seed: int = 0) -> None:
+def probe(env: gymnasium.Env, found: Probe, note: Note, seed: int = 0) -> None:
     """Reset and step `env` and note in `found` what it returns; exceptions of the env pass."""
     env.action_space.seed(seed)
+    note("first reset")
     obs, info = env.reset(seed=seed)
     previous, previous_values = _note_obs(found, env, obs, None, [])
     found.infos_missing |= info is None
@@ -69,6 +71,7 @@ def probe(env: gymnasium.Env, found: Probe, seed: int = 0) -> None:
     deadline = time.perf_counter() + MAX_SECONDS
     for _ in range(MAX_STEPS):
         action = env.action_space.sample()
+        note("step")
         start = time.perf_counter()
         obs, reward, terminated, truncated, info = env.step(action)
         now = time.perf_counter()
@@ -82,17 +85,20 @@ def probe(env: gymnasium.Env, found: Probe, seed: int = 0) -> None:
             found.lengths.append(length)
             found.ends.add(bool(terminated), bool(truncated))
             length = 0
+            note("reset")
             obs, _ = env.reset()
             previous, previous_values = _note_obs(found, env, obs, previous, previous_values)
         if now > deadline:
             break
 
 
-def first_obs(env: gymnasium.Env, seed: int) -> list[np.ndarray]:
+def first_obs(env: gymnasium.Env, seed: int, note: Note) -> list[np.ndarray]:
     """Return copies of the leaves of the observation after a reset with `seed` and one fixed action."""
+    note("reset")
     obs, _ = env.reset(seed=seed)
     leaves = [leaf.copy() for leaf in flatten_obs(env.observation_space, obs)]
     env.action_space.seed(0)
+    note("step")
     obs, *_ = env.step(env.action_space.sample())
     return leaves + [leaf.copy() for leaf in flatten_obs(env.observation_space, obs)]
 

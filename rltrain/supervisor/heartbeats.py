@@ -14,6 +14,7 @@ from rltrain.config.schema import SupervisionSection
 from rltrain.shm.counters import CounterRow
 from rltrain.supervisor.launcher import Child, end
 from rltrain.supervisor.logs import TAIL_LINES
+from rltrain.supervisor.stacks import current_calls
 
 HELD_S = 2.0
 """How long the learner may be held by SIGSTOP, as it may be let go, once the run is to end."""
@@ -95,8 +96,8 @@ class Heartbeats:
             end(child, signal.SIGUSR1)  # its stack goes into its log, which is read at the next look
         else:
             num_new = child.log.num_lines - self._asked_for_stack.pop(child.name)
-            calls = _innermost_calls(child.log.tail(min(TAIL_LINES, num_new)))
-            where = " | ".join(calls) or "it does not even say where it is, as one that was stopped"
+            calls = current_calls(child.log.tail(min(TAIL_LINES, num_new)))
+            where = " | ".join(calls[:SHOWN_CALLS]) or "it does not even say where it is, as one that was stopped"
             silence = f"{child.name} silent for {age:.0f} s in state {row.state}"
             if age <= limit_s:
                 self._noticed[child.name] = child
@@ -114,10 +115,3 @@ def _is_held(pid: int) -> bool:
     except OSError:
         return False
     return status.rpartition(")")[2].split()[0] == "T"
-
-
-def _innermost_calls(log_lines: list[str]) -> list[str]:
-    """Return where the main thread is, out of the log of a process that was just asked for its stack."""
-    starts = [i for i, line in enumerate(log_lines) if line.startswith("Current thread")]
-    calls = log_lines[starts[-1] + 1 :] if starts else []
-    return [call.strip() for call in calls[:SHOWN_CALLS]]

@@ -67,16 +67,29 @@ class Child:
             return "gave no sign of life and was killed"
         if self.pid is None:
             return "ended before it could say who it is"
-        if self.status >= 0:
-            return f"ended with exit code {self.status}"
-        number = -self.status
-        is_named = number in set(signal.Signals)  # most real-time signals have no name
-        return f"was killed by {signal.Signals(number).name if is_named else f'signal {number}'}"
+        return how_it_ended(self.status)
 
     def hint(self) -> str:
         """Say what may be behind the end, a sentence after a space, or nothing."""
-        is_killed = self.status == -signal.SIGKILL and not self.is_silent
-        return " Unless somebody did it by hand, memory ran out and the kernel did." if is_killed else ""
+        return killed_hint(self.status) if self.status is not None and not self.is_silent else ""
+
+
+def how_it_ended(status: int) -> str:
+    """Say in words what an exit code means, negative for a signal."""
+    if status >= 0:
+        return f"ended with exit code {status}"
+    is_named = -status in set(signal.Signals)  # most real-time signals have no name
+    return f"was killed by {signal.Signals(-status).name if is_named else f'signal {-status}'}"
+
+
+def killed_hint(status: int) -> str:
+    """Say what may be behind an end that nobody here asked for, a sentence after a space, or nothing."""
+    return " Unless somebody did it by hand, memory ran out and the kernel did." if status == -signal.SIGKILL else ""
+
+
+def adopt_orphans() -> None:
+    """Become the parent of what a descendant leaves behind, instead of the machine's first process."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 class Launcher:
@@ -99,7 +112,7 @@ class Launcher:
     def start_zygotes(self) -> None:
         """Start the processes that fork the children; does not wait for them."""
         self._foreign = set(psutil.Process().children())
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        adopt_orphans()
         for zygote in self.zygotes.values():
             zygote.start()
 

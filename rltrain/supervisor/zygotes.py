@@ -57,7 +57,10 @@ class Zygote:
         out_read, out_write = os.pipe()
         with _ending_signals_blocked():
             self._process = subprocess.Popen(
-                _command(theirs.fileno(), self.kind),
+                python_command(
+                    "from rltrain.workers.zygote import main; main()",
+                    str(theirs.fileno()), str(os.getpid()), self.kind,
+                ),
                 stdin=subprocess.DEVNULL, stdout=out_write, stderr=out_write, pass_fds=[theirs.fileno()],
                 env={**_ENVIRONMENT[self.kind], **os.environ},
             )
@@ -105,17 +108,14 @@ class Zygote:
                 os.waitpid(pid, 0)
 
 
-def _command(channel_fd: int, kind: str) -> list[str]:
-    """The command line of `rltrain.workers.zygote`, of this very package wherever it was imported from.
+def python_command(code: str, *arguments: str) -> list[str]:
+    """Return the command line for code of this very package, wherever that was imported from; `sys.argv[2:]` are its.
 
     `-P`: the working directory must not come first, where a folder named like one of our modules may lie.
     """
-    code = (
-        "import sys; sys.argv[1] in sys.path or sys.path.insert(0, sys.argv[1]); "
-        "from rltrain.workers.zygote import main; main()"
-    )
     package_root = str(Path(rltrain.__file__).parent.parent)
-    return [sys.executable, "-P", "-c", code, package_root, str(channel_fd), str(os.getpid()), kind]
+    found = "import sys; sys.argv[1] in sys.path or sys.path.insert(0, sys.argv[1]); "
+    return [sys.executable, "-P", "-c", found + code, package_root, *arguments]
 
 
 @contextlib.contextmanager

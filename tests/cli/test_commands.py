@@ -25,7 +25,8 @@ TIMEOUT_S = 60
 def rltrain(*arguments: str, cwd: Path = ROOT, options: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, *options, "-c", "from rltrain.cli import main; main()", *arguments],
-        capture_output=True, text=True, timeout=TIMEOUT_S, cwd=cwd, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, timeout=TIMEOUT_S, cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "80"},
     )
 
 
@@ -35,6 +36,9 @@ def test_help_of_command_has_purpose_and_example(name):
     assert result.returncode == 0, result.stderr
     assert "Usage: rltrain " + name in result.stdout
     assert "Example:" in result.stdout
+    lines = result.stdout.splitlines()
+    assert [line for line in lines[1:] if "..." in line] == [], "cut by click"
+    assert max(map(len, lines)) <= 80
 
 
 def test_help_lists_commands_in_order_and_imports_nothing_heavy():

@@ -45,7 +45,7 @@ class Odd(gymnasium.Env):
 
 
 def found(env: dict) -> list[Finding]:
-    findings = check(env)
+    findings = list(check(env))
     assert all(f.level in ("ok", "warning", "error") and f.message for f in findings)
     return findings
 

@@ -42,7 +42,7 @@ def ended(fleet: Fleet) -> list:
 
 def test_child_whose_zygote_cannot_load_is_reported_and_the_zygotes_words_are_told(fleet, monkeypatch):
     code = "print('no such module'); raise SystemExit(3)"
-    monkeypatch.setattr(zygotes, "_command", lambda fd, kind: [sys.executable, "-c", code])
+    monkeypatch.setattr(zygotes, "python_command", lambda *_: [sys.executable, "-c", code])
     fleet.launcher.start_zygotes()
 
     child = fleet.start("actor-0")

@@ -1,0 +1,201 @@
+"""The check of an environment in a process of its own, watched: it may crash, exit or hang.
+
+Owns: that process, all that it starts, and the memory its stacks are written to. Called by `rltrain doctor`.
+If the process dies or falls silent: a finding says how, and where in the environment's code; then it is ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Generator, Iterator
+from typing import Any
+
+import psutil
+
+from rltrain.config.schema import Config, SupervisionSection
+from rltrain.envs.report import NOTE_EVERY_S, Call, Finding
+from rltrain.errors import Interrupted
+from rltrain.supervisor.launcher import adopt_orphans, how_it_ended, killed_hint
+from rltrain.supervisor.stacks import users_place
+from rltrain.supervisor.stop_signals import StopSignals
+from rltrain.supervisor.zygotes import python_command
+from rltrain.workers.channel import Channel, ChannelClosed
+
+_POLL_S = 0.1
+_STACK_S = 0.5
+"""What the process gets to write its stack."""
+_KILL_S = 5.0
+"""Longest wait until what was killed is gone; only a call into a driver or a lost disk takes so long."""
+
+_CALLS: dict[Call, tuple[str, str, str]] = {
+    "build": ("build", "imported and built", "boot_timeout_s"),
+    "first reset": ("stepping", "reset for the first time", "boot_timeout_s"),
+    "reset": ("stepping", "reset", "heartbeat_timeout_s"),
+    "step": ("stepping", "stepped", "heartbeat_timeout_s"),
+    "close": ("closing", "closed", "heartbeat_timeout_s"),
+    "gymnasium's checker": ("gymnasium", "looked over by gymnasium's checker", "boot_timeout_s"),
+}
+"""Call -> topic of a finding, words after `while it was`, the option of `supervision` that limits it in a run, too."""
+
+
+def check_apart(config: Config) -> Generator[Finding]:
+    """Check the environment of a configuration in a process of its own, and yield each finding when it is made.
+
+    The last one may be that the process died or did not come back from a call.
+
+    Raises:
+        Interrupted: a signal asked to stop; the message says where the environment was.
+
+    Concurrency: for the main thread, as it catches signals. To be closed, which leaves no process behind.
+    """
+    signals = StopSignals()
+    try:
+        adopt_orphans()
+        watched = _Watched(config)
+        try:
+            yield from watched.findings(signals)
+        finally:
+            watched.end()
+    finally:
+        signals.release()
+
+
+class _Watched:
+    """The process that checks, from its start on."""
+
+    def __init__(self, config: Config):
+        self.limits: SupervisionSection = config.supervision
+        self.call: Call = "build"
+        self.error: dict[str, str] | None = None
+        """What it reported before it ended."""
+        self._others = set(psutil.Process().children(recursive=True))
+        self._stacks_fd = os.memfd_create("stacks")
+        self.channel, theirs = Channel.pair()
+        # Its own group: a terminal's Ctrl-C is for this process, which asks the other where it is.
+        self.process = subprocess.Popen(
+            python_command(
+                "from rltrain.workers.child import run_child; run_child(int(sys.argv[2]), int(sys.argv[3]))",
+                str(theirs.fileno()), str(os.getpid()),
+            ),
+            stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], process_group=0,
+        )  # fmt: skip
+        theirs.close()
+        settings = {"env": config.env.model_dump(mode="json"), "code_dir": config.run.code_dir}
+        with contextlib.suppress(ChannelClosed):  # it has ended already, which is found like any other end
+            self.channel.send({"name": "env-check", "role": "env_check", "settings": settings}, (self._stacks_fd,))
+
+    def findings(self, signals: StopSignals) -> Iterator[Finding]:
+        """Yield what it sends, until it is done, has ended or has been silent for too long."""
+        heard_s = time.monotonic()
+        while True:
+            has_ended = self.process.poll() is not None  # looked at first: what it sent before is still read
+            try:
+                received = self.channel.recv(0 if has_ended else _POLL_S)
+            except ChannelClosed:
+                received, has_ended = None, self._wait()
+            if signals:
+                raise self._interrupted(signals)
+            if received is not None:
+                heard_s, message = time.monotonic(), received[0]
+                if "is_done" in message:
+                    self._wait(_KILL_S)  # it writes out what the env printed
+                    return
+                yield from self._hear(message)
+            elif has_ended:
+                yield self._death()
+                return
+            elif time.monotonic() - heard_s > self._limit_s + NOTE_EVERY_S:
+                yield self._hang()
+                return
+
+    def end(self) -> None:
+        """Kill it and all that it has started, also what left its group or has lost its parent."""
+        deadline = time.monotonic() + _KILL_S
+        while (left := self._alive()) and time.monotonic() < deadline:
+            for process in left:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+            psutil.wait_procs([p for p in left if p.pid != self.process.pid], timeout=_POLL_S)
+            self._wait()
+        self.channel.close()
+        os.close(self._stacks_fd)
+
+    def _alive(self) -> list[psutil.Process]:
+        """What descends from this process by way of it. Dead ones go with this process."""
+        found = set(psutil.Process().children(recursive=True)) - self._others
+        alive = []
+        for process in found:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if process.status() != psutil.STATUS_ZOMBIE:
+                    alive.append(process)
+        return alive
+
+    def _wait(self, limit_s: float = _POLL_S) -> bool:
+        """Whether it has ended, now or within the limit."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(limit_s)
+        return self.process.returncode is not None
+
+    @property
+    def _limit_s(self) -> float:
+        return getattr(self.limits, _CALLS[self.call][2])
+
+    def _hear(self, message: dict[str, Any]) -> Iterator[Finding]:
+        if "finding" in message:
+            yield Finding(**message["finding"])
+        elif "call" in message:
+            self.call = message["call"]
+        elif "error" in message:
+            self.error = message["error"]
+
+    def _death(self) -> Finding:
+        topic, doing, _ = _CALLS[self.call]
+        status = self.process.returncode
+        told, advice = "", (
+            "An environment may raise an exception, but not end its process: correct what does so, in it or in a native "
+            "library it calls."
+        )
+        if self.error is not None:
+            told = f" by {': '.join(part for part in (self.error['kind'], self.error['message']) if part)}"
+            advice = "Its traceback is on standard error."
+        return Finding(
+            "error", topic, f"The process {how_it_ended(status)}{told} while it was {doing}{self._place()}; training "
+            f"would lose an actor there.{killed_hint(status)} {advice}",
+        )  # fmt: skip
+
+    def _hang(self) -> Finding:
+        topic, doing, option = _CALLS[self.call]
+        place = self._place_now() or "; it does not even say where it is, as a process that was stopped"
+        return Finding(
+            "error", topic, f"No return within supervision.{option} = {self._limit_s:g} s while it was {doing}{place}. "
+            "A run would end its process there. Correct what it waits for, or raise the limit if it is only slow.",
+        )  # fmt: skip
+
+    def _interrupted(self, signals: StopSignals) -> Interrupted:
+        return Interrupted(
+            f"Stopped while the environment was {_CALLS[self.call][1]}{self._place_now()}; the check is not complete.",
+            signals.first,
+        )
+
+    def _place_now(self) -> str:
+        """Ask the process where it is."""
+        before = self._stacks()
+        if self.process.poll() is None:
+            os.kill(self.process.pid, signal.SIGUSR1)
+        deadline = time.monotonic() + _STACK_S
+        last = before
+        while time.monotonic() < deadline and ((now := self._stacks()) == before or now != last):
+            last = now
+            time.sleep(_POLL_S / 5)
+        return self._place() if last != before else ""
+
+    def _place(self) -> str:
+        place = users_place(self._stacks().splitlines())
+        return f", at {place}" if place else ""
+
+    def _stacks(self) -> str:
+        return os.pread(self._stacks_fd, 1 << 20, 0).decode(errors="replace")

@@ -1,0 +1,50 @@
+"""The process in which `rltrain doctor` checks an environment: whatever the environment does to it, doctor goes on.
+
+Owns: the environment, as an actor would.
+Written by: this process, a message for each finding and before each call of the environment.
+Read by: `supervisor/env_watch.py`, which ends it when it falls silent.
+Blocks on: the environment's own code. Unblocked by: nobody; it is killed.
+If the peer dies: the kernel kills this process.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import io
+import logging
+import signal
+import sys
+import time
+from dataclasses import asdict
+
+from rltrain.envs.contract import check
+from rltrain.envs.report import NOTE_EVERY_S, Call
+from rltrain.workers.channel import Channel
+
+
+class _Notes:
+    """Tells the peer what is asked of the environment next."""
+
+    def __init__(self, channel: Channel):
+        self._channel = channel
+        self._last: Call | None = None
+        self._sent_s = 0.0
+
+    def __call__(self, call: Call) -> None:
+        now_s = time.monotonic()
+        if call != self._last or now_s - self._sent_s >= NOTE_EVERY_S:
+            self._channel.send({"call": call})
+            self._last, self._sent_s = call, now_s
+
+
+def main(channel: Channel, settings: dict, fds: list[int]) -> None:
+    """Check the environment `settings["env"]` and send each finding; stacks are written to the descriptor received."""
+    (stacks_fd,) = fds
+    faulthandler.enable(file=stacks_fd)
+    faulthandler.register(signal.SIGUSR1, file=stacks_fd, all_threads=True)
+    logging.getLogger().setLevel(logging.WARNING)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # what an env prints before it crashes is to be seen
+    for finding in check(settings["env"], _Notes(channel)):
+        channel.send({"finding": asdict(finding)})
+    channel.send({"is_done": True})
