@@ -94,17 +94,17 @@ class _Watched:
         while True:
             has_ended = self.process.poll() is not None  # looked at first: what it sent before is still read
             try:
-                received = self.channel.recv(0 if has_ended else _POLL_S)
+                received = self.channel.recv(0 if has_ended or signals else _POLL_S)
             except ChannelClosed:
                 received, has_ended = None, self._wait()
-            if signals:
-                raise self._interrupted(signals)
             if received is not None:
                 heard_s, message = time.monotonic(), received[0]
                 if "is_done" in message:
                     self._wait(_KILL_S)  # it writes out what the env printed
                     return
                 yield from self._hear(message)
+            elif signals:  # only now that it is known what was called last
+                raise self._interrupted(signals)
             elif has_ended:
                 yield self._death()
                 return
@@ -155,9 +155,10 @@ class _Watched:
     def _death(self) -> Finding:
         topic, doing, _ = _CALLS[self.call]
         status = self.process.returncode
-        told, advice = "", (
-            "An environment may raise an exception, but not end its process: correct what does so, in it or in a native "
-            "library it calls."
+        told = ""
+        advice = (
+            "An environment may raise an exception, but not end its process: correct what does so, in it or in a "
+            "native library it calls."
         )
         if self.error is not None:
             told = f" by {': '.join(part for part in (self.error['kind'], self.error['message']) if part)}"

@@ -80,7 +80,7 @@ def test_doctor_env_that_exits_without_a_word_tells_the_code_and_what_it_was_doi
 def test_doctor_env_killed_as_by_the_kernel_is_told_with_the_hint(tmp_path):
     _, (_, _, message) = ended(doctor(tmp_path, "rude_envs:Leave", how="kill"))
     assert "was killed by SIGKILL while it was stepped;" in message
-    assert "memory runs out" in message
+    assert "memory ran out" in message
 
 
 @pytest.mark.parametrize(("where", "topic"), [("init", "build"), ("step", "stepping")])

@@ -26,7 +26,7 @@ def stack(*files: str) -> list[str]:
     [
         ((STANDARD, "/home/me/env.py", "/home/me/main.py", OURS), "/home/me/env.py:2 in call2"),
         ((f"{SITE}/physics/core.py", "/home/me/env.py", OURS), "/home/me/env.py:2 in call2"),
-        ((f"{SITE}/numpy/linalg.py", f"{SITE}/maze/env.py", f"{SITE}/gymnasium/core.py"), f"{SITE}/maze/env.py:2 in call2"),
+        ((f"{SITE}/numpy/linalg.py", f"{SITE}/maze/env.py", OURS), f"{SITE}/maze/env.py:2 in call2"),
         ((STANDARD, f"{SITE}/gymnasium/envs/toy.py", OURS, "<string>"), f"{SITE}/gymnasium/envs/toy.py:2 in call2"),
         ((STANDARD, OURS), f"{STANDARD}:1 in call1"),
         ((), None),
