@@ -70,7 +70,7 @@ def check(run: Ended, role: str, cause: str) -> None:
         assert place.groups() == ("1", str(env_seed(0, 1)), "250")
     else:
         assert place is None
-    assert ("when memory runs out" in run.stderr) is (cause == "kill")
+    assert ("memory ran out" in run.stderr) is (cause == "kill")
     assert run.stderr.count("Traceback") == (cause in ("raise", "exit"))
     if cause == "stop":
         assert "it does not even say where it is, as one that was stopped" in run.stdout
