@@ -6,21 +6,26 @@ import re
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rltrain.config.machine import usable_cores
 from rltrain.config.options import leaves
+from rltrain.config.replay_rules import check_replay, unused_options
 from rltrain.config.schema import Config
 from rltrain.config.source import Source
 from rltrain.config.validate import config_from_dict, show
 from rltrain.registry import MODELS, refusal
 
+Number = TypeVar("Number", int, float)
 BUILT_IN_MODELS = ("auto", "mlp", "nature_cnn", "impala_cnn")
 MAX_AUTO_ACTORS = 32
 LARGEST_RING_ROWS = 10**8
 FACTORY = re.compile(r"[^\s:.]+(\.[^\s:.]+)*:[^\s:]+")
 """`module:factory`, or `module:Name-v0` of a module that registers the name."""
-AUTO_IF_UNUSED = ("pipeline.max_batch_size", "learner.min_batch_fragments", "learner.max_batch_fragments")
+AUTO_IF_UNUSED = (
+    "pipeline.max_batch_size", "learner.min_batch_fragments", "learner.max_batch_fragments",
+    "replay.updates_per_env_step",
+)
 BATCHER_OPTIONS = ("max_batch_size", "preferred_batch_sizes", "max_queue_delay_us", "adaptive")
 
 
@@ -47,6 +52,9 @@ def derive(config: Config) -> dict[str, Any]:
         "learner.num_threads": _or(learner.num_threads, max(1, cores // computing)),
         "learner.min_batch_fragments": _or(learner.min_batch_fragments, min(max(1, lanes // 2), most)),
         "learner.max_batch_fragments": most,
+        "replay.updates_per_env_step": _or(
+            config.replay.updates_per_env_step, 0.25 if config.algo.name == "dqn" else 1.0
+        ),
         "log.every_env_steps": _or(config.log.every_env_steps, max(1, config.run.total_env_steps // 200)),
     }
     return {path: value for path, value in values.items() if _get(config, path) == "auto"}
@@ -84,7 +92,9 @@ def apply(config: Config, values: Mapping[str, int | str]) -> Config:
 def check(config: Config, source: Source) -> list[str]:
     """Return one message for each broken rule between options."""
     problems: list[str] = []
-    for rule in (_check_ring, _check_batcher, _check_batches, _check_minibatches, _check_factories, _check_model):
+    for rule in (
+        _check_ring, _check_batcher, _check_batches, _check_minibatches, check_replay, _check_factories, _check_model,
+    ):
         problems += rule(config, lambda path: f"{path} = {show(_get(config, path))}{source.place(path)}")
     return problems
 
@@ -117,6 +127,7 @@ def unused(config: Config, source: Source) -> list[str]:
             ["pipeline.adaptive"],
             "pipeline.max_queue_delay_us = 0 leaves no wait to shorten",
         ),
+        *unused_options(config),
     ]
     plain = _plain(config)
     told: dict[str, str] = {}
@@ -135,7 +146,7 @@ def _plain(config: Config) -> dict[str, object]:
     return plain | derive(unset)
 
 
-def _or(value: int | str, derived: int) -> int:
+def _or(value: Number | str, derived: Number) -> Number:
     return derived if isinstance(value, str) else value
 
 

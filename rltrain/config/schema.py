@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from rltrain.config.algorithms import AlgoSection
+from rltrain.config.algorithms import AlgoSection, Unit
 
 # Upper bounds are far above any use: they turn a slip of the keyboard into a message instead of a machine at a stand.
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
@@ -160,6 +160,44 @@ class LearnerSection(Section):
     """Consecutive updates with a non-finite loss or gradient that are skipped before the run stops."""
 
 
+class ReplaySection(Section):
+    """The replay of the algorithms that learn from it (dqn, sac, td3)."""
+
+    capacity: Rows = 1_000_000
+    """Transitions kept; then the oldest make room. Unit: env steps."""
+    learning_starts: EnvSteps = 1_000
+    """Env steps in the replay before the first update, also where a resumed run begins with an empty one; until then
+    the first policy acts at random. Unit: env steps."""
+    batch_size: Rows = 256
+    """Transitions of one update."""
+    updates_per_env_step: Annotated[float, Field(gt=0, le=1_000)] | Auto = "auto"
+    """Replay ratio: updates for each env step collected. `auto`: 0.25 for dqn, 1 for the others."""
+    ahead_env_steps: Annotated[int, Field(ge=0, le=10**9)] = 0
+    """`async`: how far updates may run ahead of collection, instead of waiting for it. Unit: env steps' worth."""
+    n_step: Annotated[int, Field(ge=1, le=64)] = 1
+    """Rewards summed up before the value of the observation behind them is used. Unit: env steps."""
+    prioritized: bool = False
+    """Draw transitions in proportion to a power of their last error instead of uniformly."""
+    priority_alpha: Unit = 0.6
+    """Power of the priorities; 0 is uniform."""
+    priority_beta: Unit = 0.4
+    """Exponent of the importance weights at the start; 0 corrects nothing, 1 all."""
+    priority_beta_end: Unit = 1.0
+    """Exponent at `run.total_env_steps`, reached linearly."""
+    priority_eps: Annotated[float, Field(gt=0)] = 1e-6
+    """Added to the error, so that no transition is never drawn again. Unit: reward."""
+    normalize_weights: Literal["batch", "buffer"] = "batch"
+    """Importance weights are divided by the largest of the `batch`, or by the largest of the whole `buffer`."""
+    prefetch: bool = True
+    """Draw and copy the next batch on a thread of its own while an update runs."""
+    save: bool = False
+    """Write the replay into each checkpoint. Without, a resumed run fills it again before it learns on."""
+    in_file: bool = False
+    """Keep it in a file of the run folder, mapped into memory, instead of in memory."""
+    allow_overcommit: bool = False
+    """Start although the replay is larger than the memory that is free."""
+
+
 class EvalSection(Section):
     """Evaluation during training, in a process of its own."""
 
@@ -227,6 +265,7 @@ class Config(Section):
     model: ModelSection = ModelSection()
     algo: AlgoSection = AlgoSection()
     learner: LearnerSection = LearnerSection()
+    replay: ReplaySection = ReplaySection()
     eval: EvalSection = EvalSection()
     checkpoint: CheckpointSection = CheckpointSection()
     log: LogSection = LogSection()

@@ -40,6 +40,43 @@ typedef struct {
     uint32_t *served; /* by lane: the request that was handed out */
 } rl_pending;
 
+/* A sum tree in the caller's memory, see sumtree.c. */
+typedef struct {
+    double *sums;
+    double *mins;
+    int64_t num_leaves;
+    int64_t num_levels;  /* leaves and root included, 2 or more */
+    int64_t offsets[24]; /* of each level in `sums` */
+} rl_tree;
+
+/* The rows of the replay that windows are made of, see replay.c. */
+typedef struct {
+    const float *rewards; /* [lanes, rows, envs] */
+    const uint8_t *flags; /* [lanes, rows, envs] */
+    int64_t num_lanes;
+    int64_t rows;
+    int64_t num_envs;
+    int64_t n_step;
+    double discount;
+} rl_replay;
+
+/* One field's items on their way into a batch. */
+typedef struct {
+    const uint8_t *source;
+    uint8_t *rows;
+    uint64_t item_bytes;
+    int32_t is_next; /* of the row behind the window */
+} rl_replay_field;
+
+/* Frames of stacked observations: a ring for each env. */
+typedef struct {
+    const uint8_t *source; /* [lanes * envs, num_frames, frame] */
+    const int64_t *newest; /* [lanes, rows, envs], number of each row's last frame since the start */
+    int64_t num_frames;
+    int64_t stack;
+    uint64_t frame_bytes;
+} rl_frames;
+
 /* control.c */
 uint32_t rl_control_count(rl_control *control);
 int rl_control_wait(rl_control *control, uint32_t seen, int64_t timeout_ns);
@@ -103,3 +140,24 @@ int64_t rl_board_wait(rl_board *board, int64_t at_least, int64_t timeout_ns);
 /* uniform.c */
 int rl_uniform(uint64_t seed, const int64_t *env_indices, const int64_t *env_steps, int64_t num_rows,
                int64_t num_components, float *out);
+
+/* replay.c */
+int rl_replay_windows(const rl_replay *replay, const int64_t *items, int64_t count, float *returns, float *discounts,
+                      int64_t *next_items);
+void rl_replay_copy(const rl_replay_field *fields, int64_t num_fields, const int64_t *items, const int64_t *next_items,
+                    int64_t count);
+void rl_replay_stacks(const rl_replay *replay, const rl_frames *frames, const int64_t *items, const int64_t *next_items,
+                      int64_t count, uint8_t *rows, uint8_t *next_rows);
+int64_t rl_replay_push(const rl_frames *frames, int64_t ring, int64_t num_pushed, const uint8_t *stacks,
+                       uint64_t pitch_bytes, int64_t count, int64_t *newest, int64_t newest_pitch);
+
+/* sumtree.c */
+int rl_tree_set(rl_tree *tree, const int64_t *leaves, const double *masses, int64_t count);
+void rl_tree_find(const rl_tree *tree, const double *masses, int64_t count, int64_t *leaves);
+int rl_tree_sample(const rl_tree *tree, const uint32_t *generations, uint64_t seed, uint64_t draw, int64_t count,
+                   double beta, int over_all, double *masses, int64_t *leaves, uint32_t *drawn_generations,
+                   float *weights, double *probabilities);
+int64_t rl_tree_update(rl_tree *tree, const uint32_t *generations, const int64_t *leaves,
+                       const uint32_t *drawn_generations, const float *errors, int64_t count, double alpha, double eps,
+                       int64_t *skipped, double *largest, int64_t *kept);
+void rl_tree_rebuild(rl_tree *tree);

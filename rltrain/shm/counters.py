@@ -24,7 +24,7 @@ STATES: dict[str, tuple[str, ...]] = {
     "actor": ("boot", "env_step", "write", "wait_action", "wait_slot", "wait_weights", "forward", "load_weights"),
     "inference": ("boot", "wait_request", "batch_delay", "gather", "h2d", "forward", "d2h", "reply",
                   "load_weights"),
-    "learner": ("boot", "wait_data", "h2d", "update", "publish", "checkpoint"),
+    "learner": ("boot", "wait_data", "h2d", "sample", "update", "publish", "checkpoint"),
     "evaluator": ("boot", "wait_work", "env_step"),
 }
 """The named states of each role; a process is always in exactly one, and their times sum to its wall time. `boot` also
@@ -40,13 +40,13 @@ COUNTERS: dict[str, tuple[str, ...]] = {
     ),
     "learner": (
         "env_steps", "updates", "batches", "fragments", "policy_version", "episodes", "return_mean", "length_mean",
-        "longest_open", "dropped_env_steps", "bad_updates", "copy_ns", "restarts",
+        "longest_open", "dropped_env_steps", "bad_updates", "copy_ns", "sample_ns", "replay_size", "restarts",
     ),
     "evaluator": ("evaluations", "episodes", "env_steps", "restarts"),
 }
 """The counters of each role. All are sums since the start of the process's first life, but for `policy_version`,
-`return_mean`, `length_mean` and `longest_open`, which are the present value. `return_mean` is NaN until an episode has
-ended; `longest_open` is the length of the longest episode that has not."""
+`return_mean`, `length_mean`, `longest_open` and `replay_size`, which are the present value. `return_mean` is NaN until
+an episode has ended; `longest_open` is the length of the longest episode that has not."""
 
 HISTOGRAMS: dict[str, tuple[str, ...]] = {
     "actor": ("episode_length_steps",),

@@ -27,7 +27,7 @@ from rltrain.shm.arena import ArenaLayout
 from rltrain.supervisor.deaths import boot_error, log_tail
 from rltrain.supervisor.fleet import Fleet
 from rltrain.supervisor.launcher import Child, end
-from rltrain.supervisor.memory import RunMemory
+from rltrain.supervisor.memory import RunMemory, check_replay_memory
 from rltrain.supervisor.roles import num_actors, num_lanes, num_slots, policy_settings
 from rltrain.supervisor.rundir import RunFolder
 from rltrain.supervisor.stop_signals import StopSignals
@@ -190,6 +190,10 @@ class Boot:
         if self.is_resume:
             self.resumed = learner["env_steps"], learner["updates"]
         if self.memory is None:
+            if self.config.algo.chosen.source == "replay":
+                warning = check_replay_memory(self.config, spec, num_lanes(self.config))
+                if warning is not None:
+                    self.on_message(self.fleet.children["learner"], {"warning": warning})
             self.memory = self._make_memory(spec, snapshot_bytes, learner["weight_bytes"])
             self.folder = self._make_folder(spec)
             self.fleet.open_logs(self.folder.logs)

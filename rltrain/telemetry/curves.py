@@ -25,6 +25,8 @@ def scalars(sample: Sample) -> dict[str, float]:
         "lag/dropped_env_steps": sample.dropped_env_steps,
         "lag/overwritten_fragments": sample.overwritten_fragments,
         "system/copy_share": sample.copy_share,
+        "replay/size_transitions": sample.replay_transitions,
+        "replay/sample_share": sample.sample_share,
         "system/restarts": sample.restarts,
         "system/bad_updates": sample.bad_updates,
     }

@@ -150,6 +150,7 @@ class Ledger:
         a, b = looks[0], looks[-1]
         interval_s = max(b.at_s - a.at_s, 1e-9)
         learner = self._present("learner", b)
+        has_replay = bool(learner.get("replay_size"))
         histograms = self._histograms(a, b)
         batches, rows, padding = (self._gained("inference", name, a, b) for name in ("batches", "rows", "padded_rows"))
         fired = {reason: self._gained("inference", f"fired_{reason}", a, b) for reason in FIRE_REASONS}
@@ -174,6 +175,8 @@ class Ledger:
             overwritten_fragments=self._overwritten(),
             bad_updates=int(learner.get("bad_updates", 0)),
             longest_open_steps=int(learner.get("longest_open", 0)),
+            replay_transitions=int(learner["replay_size"]) if has_replay else None,
+            sample_share=self._gained("learner", "sample_ns", a, b) / 1e9 / interval_s if has_replay else None,
             copy_share=self._gained("learner", "copy_ns", a, b) / 1e9 / interval_s if learner else None,
             histograms=histograms,
             gpus=self._gpus.read(),

@@ -76,6 +76,11 @@ METRICS: tuple[Metric, ...] = (
         ("<role>/<state>", "1", "share of wall time that the processes of a role spend in a state, mean over them"),
     ),
     *_rows(
+        "supervisor", "replay",
+        ("size_transitions", "transitions", "transitions in the replay that may be drawn"),
+        ("sample_share", "1", "share of wall time in which batches are drawn from the replay, hidden or not"),
+    ),
+    *_rows(
         "supervisor", "ring",
         ("free_slots", "slots", "slots that an actor may claim"),
         ("writing_slots", "slots", "slots that actors are filling"),

@@ -19,7 +19,9 @@ import numpy as np
 
 from rltrain.config.load import LoadedConfig, to_toml
 from rltrain.config.machine import usable_cores
+from rltrain.config.schema import Config
 from rltrain.fields import EnvSpec
+from rltrain.replay.layout import ReplayLayout
 from rltrain.shm.counters import CounterRow
 from rltrain.telemetry import curves
 from rltrain.telemetry.gpu import GpuMonitor
@@ -126,9 +128,12 @@ class Monitor:
             f"{config.actors.envs_per_group} envs ({stepping}), {lanes} lanes; "
             f"threads: learner {config.learner.num_threads}, others 1"
         )
+        notes = [note]
+        if config.algo.chosen.source == "replay":
+            notes.append(_replay_note(config, ReplayLayout.of(config, spec, lanes)))
         if config.pipeline.schedule == "async":
-            return note, "schedule async: this run is not reproducible"
-        return (note,)
+            notes.append("schedule async: this run is not reproducible")
+        return tuple(notes)
 
     # -- while the run goes on --------------------------------------------------------------------------------
 
@@ -292,3 +297,12 @@ class Monitor:
 
 def _in_words(error: Exception) -> str:
     return ": ".join([type(error).__name__, *str(error).splitlines()[:1]])
+
+
+def _replay_note(config: Config, layout: ReplayLayout) -> str:
+    replay = config.replay
+    return (
+        f"replay: {replay.capacity:,} transitions, {layout.num_bytes / 2**30:.2f} GiB "
+        f"{'in a file' if replay.in_file else 'in memory'}, {'prioritized' if replay.prioritized else 'uniform'}, "
+        f"{replay.updates_per_env_step:g} updates per env step after the first {replay.learning_starts:,}"
+    )

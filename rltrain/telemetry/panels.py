@@ -164,11 +164,13 @@ def inference(sample: Sample) -> Line:
 
 
 def lag(sample: Sample) -> Line:
-    """Show policy lag and what went wrong."""
+    """Show policy lag, the replay where there is one, and what went wrong."""
     lags = f"p50 {count(sample.policy_lag_p50)}  p99 {count(sample.policy_lag_p99)}"
     losses = f"dropped {count(sample.dropped_env_steps)}   bad updates {sample.bad_updates}"
     if sample.overwritten_fragments:
         losses = f"overwritten {count(sample.overwritten_fragments)}   {losses}"
+    if sample.replay_transitions is not None:
+        lags += f"   replay {count(sample.replay_transitions)}, drawing {percent(sample.sample_share or 0.0)}"
     return [(f"{'policy lag':<{_LABEL}}{lags}   {losses}   restarts {sample.restarts}", "")]
 
 

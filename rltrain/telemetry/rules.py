@@ -78,7 +78,7 @@ def ask(shares: Shares, slowdown: tuple[float, float] | None) -> list[Rule]:
         slowdown: of server and learner while both use one device; None when not measured.
     """
     contention = [] if slowdown is None else [_contention(slowdown)]
-    others = (_copies, _learner, _prefetch, _staleness, _inference, _envs, _batching)
+    others = (_copies, _replay, _learner, _prefetch, _staleness, _inference, _envs, _batching)
     return [_weight_sync(shares), *contention, *(rule(shares) for rule in others)]
 
 
@@ -114,6 +114,18 @@ def _copies(s: Shares) -> Rule:
         share / MAX_COPY_SHARE,
         f"copies that the learner waits for take {_percent(share)} of its step",
         f"hide them behind the update (smaller observations, uint8 instead of float): up to {_gain(exposed)}",
+    )
+
+
+def _replay(s: Shares) -> Rule:
+    waiting, computing = s.learner.get("sample", 0.0), s.learner.get("update", 0.0)
+    return Rule(
+        "replay-bound",
+        s.starved < MIN_STARVED and waiting > MAX_COPY_SHARE,
+        waiting / MAX_COPY_SHARE,
+        f"the learner waits for the replay (inserting, drawing, gathering) {_percent(waiting)} and computes "
+        f"{_percent(computing)} of the time",
+        f"replay.prefetch = true and a core for it, or larger batches with fewer updates: up to {_gain(waiting)}",
     )
 
 

@@ -64,6 +64,8 @@ class Sample:
         dropped_env_steps: dropped for their age, in all.
         overwritten_fragments: published and thrown away again by `when_full = "overwrite_oldest"`, in all.
         bad_updates: skipped as not finite, in all.
+        replay_transitions: in the replay that may be drawn; None without one.
+        sample_share: share of the interval in which batches were drawn from the replay, hidden or not; None without.
         copy_share: share of the interval in which the prefetch thread made batches, hidden or not.
         histograms: metric name -> int64 [NUM_BINS], counts of the interval.
         gpus: one for each NVIDIA GPU; empty without.
@@ -95,6 +97,8 @@ class Sample:
     overwritten_fragments: int = 0
     bad_updates: int = 0
     longest_open_steps: int = 0
+    replay_transitions: int | None = None
+    sample_share: float | None = None
     copy_share: float | None = None
     histograms: dict[str, np.ndarray] = field(default_factory=dict)
     gpus: tuple[GpuSample, ...] = ()

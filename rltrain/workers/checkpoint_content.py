@@ -12,6 +12,7 @@ evaluates can rely on `SCHEMA` afterwards, so that a wrong value is told here by
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -145,6 +146,11 @@ def _count(value: Any, path: str) -> None:
         raise _Wrong(f"{path} is {_told(value)}, not a whole number from 0 to 2**53")
 
 
+def _number(value: Any, path: str) -> None:
+    if type(value) not in (int, float) or not math.isfinite(value):
+        raise _Wrong(f"{path} is {_told(value)}, not a finite number")
+
+
 def _text(value: Any, path: str) -> None:
     if type(value) is not str:
         raise _Wrong(f"{path} is {_told(value)}, not text")
@@ -193,6 +199,7 @@ SCHEMA: dict[str, Rule] = {
         "bad_updates": _count,
         "bad_updates_in_a_row": _count,
     }),
+    "training": _table({"algorithm": _each(_tensor()), "replay": _each(_tensor()), "ratio": _each(_number)}),
     "previous_weights": _tensor(torch.uint8, 1),
     "snapshots": _each(_tensor(torch.uint8, 1)),
 }

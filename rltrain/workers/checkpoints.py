@@ -31,7 +31,7 @@ import torch
 from rltrain.errors import CheckpointError, TrainingError
 from rltrain.workers.checkpoint_content import validate
 
-FORMAT = 1
+FORMAT = 2
 _COMMENT = "rltrain checkpoint format=%06d save=%012d score=%+.16e sha256="
 _COMMENT_BYTES = len(_COMMENT % (0, 0, 0.0)) + 64 + 1  # one spare: an exponent may have three digits
 _SCORE = rb"[-+](?:\d\.\d{16}e[-+]\d{2,3}|inf|nan)"
@@ -82,7 +82,7 @@ class CheckpointStore:
 
         Args:
             state: tensors, numbers, text, and dicts and lists of them. Tensors are written as of the CPU. What
-                `state["model"]` and `state["train_state"]` hold must be finite.
+                `state["model"]`, `state["train_state"]` and `state["training"]["algorithm"]` hold must be finite.
             env_steps: env steps learned from so far, >= 0; part of the file's name.
             score: higher is better; None when there is none yet.
 
@@ -96,6 +96,7 @@ class CheckpointStore:
         state = _on_cpu(state)
         for part in ("model", "train_state"):
             _check_finite(state.get(part), part)
+        _check_finite(state.get("training", {}).get("algorithm"), "training.algorithm")
         save = 1 + max((label.save for label in self._labels.values()), default=0)
         path = self.folder / f"checkpoint-{env_steps:012d}.pt"
         content, label = _encode(state, save, score)

@@ -19,13 +19,8 @@ from typing import Any
 
 import torch
 
-from rltrain.algos import load_algorithm
-from rltrain.algos.schedules import progress_at
-from rltrain.algos.train_state import TrainState
 from rltrain.config.load import config_from_dict
-from rltrain.errors import TrainingError
 from rltrain.fields import EnvSpec
-from rltrain.models import build_model, compile_model
 from rltrain.shm.arena import Arena, ArenaLayout
 from rltrain.shm.control import Control
 from rltrain.shm.counters import CounterBoard
@@ -37,6 +32,7 @@ from rltrain.workers.device import resolve_device, use_reproducible_kernels
 from rltrain.workers.episodes import EpisodeWindow, OpenEpisodes
 from rltrain.workers.prefetch import Batch, Prefetcher
 from rltrain.workers.saver import Saver
+from rltrain.workers.training import check_finite, make_training
 
 log = logging.getLogger(__name__)
 WAIT_S = 0.2
@@ -59,13 +55,7 @@ class Learner:
         run, pipeline = self.config.run, self.config.pipeline
         torch.manual_seed(run.seed)
         self.device = resolve_device(settings["device"])
-        model = build_model(spec, self.config.model.model_dump(), self.config.env.normalize_obs, seed=run.seed)
-        if self.config.learner.compile:
-            compile_model(model)
-        self.state = TrainState(
-            model.to(self.device), self.config, num_envs=settings["num_lanes"] * self.config.actors.envs_per_group
-        )
-        self.update = load_algorithm(self.config.algo.name)(self.config.algo.chosen, self.config.learner)
+        self.state, self.training = make_training(self.config, spec, settings["num_lanes"], self.device)
         self.is_lockstep = pipeline.schedule != "async"
         if self.is_lockstep:
             use_reproducible_kernels()
@@ -93,6 +83,8 @@ class Learner:
             CheckpointError: it belongs to another env or another model.
         """
         self.saver.restore(checkpoint)
+        for text in self.training.load_state_dict(checkpoint["training"], self.saver.continued_lanes):
+            self.channel.send({"warning": text})
         self.version = checkpoint["version"]
         self.env_steps = checkpoint["env_steps"]
         self.episodes.load_state_dict(checkpoint["episodes"])
@@ -113,12 +105,14 @@ class Learner:
             "num_lanes": settings["num_lanes"],
             "min_fragments": self.config.learner.min_batch_fragments,
             "max_fragments": self.config.learner.max_batch_fragments,
-            "max_policy_lag": pipeline.max_policy_lag,
+            "max_policy_lag": None if self.config.algo.chosen.source == "replay" else pipeline.max_policy_lag,
             "owner": settings["counter_row"] + 1,
         }
         self.prefetch = Prefetcher(
-            self.ring, arena.layout.schema, prefetch_settings, self.control, self.counters, self.device, self.version
+            self.ring, arena.layout.schema, prefetch_settings, self.control, self.counters,
+            self.training.batch_device, self.version,
         )
+        self.training.attach(self.control, self.counters, run_folder)
         schema = arena.layout.schema
         self.rows_per_batch = settings["num_lanes"] * schema.num_envs * schema.fragment_length
         self._show_progress()
@@ -133,6 +127,8 @@ class Learner:
         """
         is_complete = self.reason is not None  # a resumed run that had reached its end
         while not (is_complete or self._at_version_end()):
+            if self._learn_on_credit():
+                continue
             batch = self._next_batch()
             if batch is None:
                 self.reason = self.reason or "stopped"
@@ -141,6 +137,7 @@ class Learner:
                 break
             self._learn(batch)
         self.prefetch.close()
+        self.training.close()
         return {
             "reason": self.reason,
             "env_steps": self.env_steps,
@@ -183,10 +180,8 @@ class Learner:
                 self.saver.forget_returns(meta.lane)
                 self.open_episodes.forget(meta.lane)
         if batch.num_env_steps:  # else every row is a reset
-            metrics = self.update(
-                self.state, batch.tensors, progress_at(self.env_steps, self.config.run.total_env_steps), batch.lanes
-            )
-            self._check_finite()
+            metrics = self.training.learn(batch, self.env_steps)
+            check_finite(self.state, self.config, self.counters, self.saver.last)
         for meta in batch.metas:
             counters.observe("policy_lag_versions", max(0, self.version - meta.policy_version))
         counters.observe("batch_fragments", len(batch.metas))
@@ -204,18 +199,17 @@ class Learner:
         if self.env_steps >= self.next_log:
             self._report(metrics)
 
-    def _check_finite(self) -> None:
-        bad = self.state.bad_updates_in_a_row
-        if bad:
-            self.counters.set("bad_updates", self.state.bad_updates)
-            log.warning("skipped a non-finite update: update=%d in_a_row=%d", self.state.updates, bad)
-        if bad >= self.config.learner.max_bad_updates:
-            raise TrainingError(
-                f"non-finite loss at update {self.state.updates}: {bad} updates in a row were skipped, counted "
-                f"batch by batch; learner.max_bad_updates = {self.config.learner.max_bad_updates} is the limit.\n"
-                f"Lower algo.{self.config.algo.name}.learning_rate, or look at the env's observations and rewards and "
-                f"at what your own network returns. Last checkpoint: {self.saver.last or 'none'}."
-            )
+    def _learn_on_credit(self) -> bool:
+        """Where the algorithm may go on although no batch is there: do, and complete a version. `async` only."""
+        if self.is_lockstep or self.prefetch.has_ready or self.control.finish:
+            return False
+        metrics = self.training.learn_on_credit(self.env_steps)
+        if metrics is None:
+            return False
+        check_finite(self.state, self.config, self.counters, self.saver.last)
+        self.version += 1
+        self._show_progress()
+        return True
 
     def _at_version_end(self) -> bool:
         """Publish, save, or end: the one moment where a version is complete and nothing of the next is learned.
@@ -260,6 +254,7 @@ class Learner:
 
     def _publish(self) -> None:
         self.counters.enter("publish")
+        self.training.before_publication(self.env_steps)
         self.board.publish(self.version, self.state.flat.publish_view())
         self.counters.set("policy_version", self.version)
 
@@ -289,6 +284,7 @@ class Learner:
             "env_steps": self.env_steps,
             "episodes": self.episodes.state_dict(),
             "next_log": self.next_log,
+            "training": self.training.state_dict(),
         }
         self.saver.save(progress, snapshots, self.episodes.return_mean, is_last=self.reason is not None)
 

@@ -73,7 +73,7 @@ class Prefetcher:
     Args:
         ring: the trajectory ring.
         schema: its fragment schema.
-        settings: `schedule`, `num_lanes`, `min_fragments`, `max_fragments`, `max_policy_lag`, `owner`.
+        settings: `schedule`, `num_lanes`, `min_fragments`, `max_fragments`, `max_policy_lag` (None: any), `owner`.
         control: for the stop word.
         counters: the learner's row; only drop counters and the copy time are touched from this thread.
         device: where batches go.
@@ -108,6 +108,11 @@ class Prefetcher:
         if batch.copied is not None:
             torch.cuda.current_stream(self.device).wait_event(batch.copied)
         return batch
+
+    @property
+    def has_ready(self) -> bool:
+        """Whether `next` would return at once."""
+        return not self.ready.empty()
 
     def done(self, batch: Batch) -> None:
         """Give the batch's buffers back. On CUDA the host buffer is reused only after its copy has ended."""
@@ -161,7 +166,8 @@ class Prefetcher:
             slot = self.ring.take(self.owner, 0 if may_close else LOOK_S)
             if slot is not None:
                 meta = self.ring.meta(slot)
-                if self.next_number - meta.policy_version > self.settings["max_policy_lag"]:
+                limit = self.settings["max_policy_lag"]
+                if limit is not None and self.next_number - meta.policy_version > limit:
                     self._drop(slot)
                 else:
                     self._gather(slot, meta, host, len(host.metas))

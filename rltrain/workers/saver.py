@@ -17,6 +17,7 @@ import json
 import logging
 import math
 import time
+from collections.abc import Set
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,11 @@ class Saver:
         for lane in set(range(self.num_lanes)) - self._snapshots.keys():
             self.forget_returns(lane)
         self._plan_next(checkpoint["env_steps"])
+
+    @property
+    def continued_lanes(self) -> Set[int]:
+        """Lanes whose envs go on where the checkpoint left them."""
+        return self._snapshots.keys()
 
     def attach(
         self, arena: Arena, run_folder: Path, counters: CounterRow, version: int, env_steps: int = 0

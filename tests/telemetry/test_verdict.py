@@ -35,6 +35,10 @@ CASES = {
         {"learner": {"wait_data": 0.05, "update": 0.79, "h2d": 0.16}},
         {"learner": {"wait_data": 0.05, "update": 0.81, "h2d": 0.14}},
     ),
+    "replay-bound": (
+        {"learner": {"wait_data": 0.05, "update": 0.79, "sample": 0.16}},
+        {"learner": {"wait_data": 0.05, "update": 0.81, "sample": 0.14}},
+    ),
     "learner-bound": (
         {"learner": {"wait_data": 0.09, "update": 0.91}},
         {"learner": {"wait_data": 0.11, "update": 0.89}},

@@ -38,6 +38,7 @@ def checkpoint_state(version: int = 1, model: dict[str, Any] | None = None) -> d
             "bad_updates": 0,
             "bad_updates_in_a_row": 0,
         },
+        "training": {"algorithm": {}, "replay": {}, "ratio": {}},
         "previous_weights": torch.zeros(0, dtype=torch.uint8),
         "snapshots": {"1": torch.zeros(CARRIED_BYTES + SNAPSHOT_BYTES, dtype=torch.uint8)},
     }

@@ -145,9 +145,9 @@ def test_load_of_what_is_no_checkpoint_says_what_is_wrong(tmp_path):
 
 def test_load_of_another_format_says_so(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr("rltrain.workers.checkpoints.FORMAT", 2)
+        patch.setattr("rltrain.workers.checkpoints.FORMAT", 3)
         path = CheckpointStore(tmp_path, keep=1, keep_best=True).save(state(), 1, None)
-    with pytest.raises(CheckpointError, match="has checkpoint format 2; this version of rltrain reads format 1"):
+    with pytest.raises(CheckpointError, match="has checkpoint format 3; this version of rltrain reads format 2"):
         CheckpointStore.load(path)
 
 

@@ -1,0 +1,1 @@
+"""Replay: transitions that are learned from again and again, and which of them is drawn how often."""

@@ -1,0 +1,207 @@
+"""Learning from the replay: fragments go in, updates are made as the replay ratio pays for them.
+
+Owns: the replay with its sampler, the ratio's counts, the algorithm with its critics and target networks.
+Written by, read by: the learner's process alone.
+Blocks on: the sampler thread, while a batch is drawn. Unblocked by: that thread.
+If the peer dies: the sampler ends with this process; a learner that is restarted has an empty replay, unless
+`replay.save` put it into the checkpoint, and fills it before it makes updates again.
+
+In `sync` and `overlap` all updates that a version pays for are made before the next version, so that a run is the same
+whatever the speed of its processes. In `async` it may also go on while no fragment comes, `replay.ahead_env_steps` far.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from rltrain.algos import load_algorithm
+from rltrain.algos.schedules import linear, progress_at
+from rltrain.algos.train_state import TrainState
+from rltrain.config.schema import Config
+from rltrain.fields import EnvSpec
+from rltrain.replay.layout import ReplayLayout
+from rltrain.replay.prioritized import Priorities
+from rltrain.replay.store import ReplayStore
+from rltrain.shm.control import Control
+from rltrain.shm.counters import CounterRow
+from rltrain.workers.prefetch import Batch
+from rltrain.workers.replay_ratio import ReplayRatio
+from rltrain.workers.sampler import Sampler
+
+FILE = "replay.bin"
+FIRST_LIFE = 1
+"""Of the actors of a run that is resumed."""
+CREDIT_UPDATES = 32
+"""Updates made on credit before the weights are published and the ring is looked at again."""
+
+
+class ReplayTraining:
+    """Learns from transitions that are drawn again and again (dqn, sac, td3).
+
+    Args:
+        config: the resolved configuration.
+        state: the policy that is published, and its optimiser.
+        spec: what the env is.
+        num_lanes: env groups in the whole run.
+    """
+
+    batch_device = torch.device("cpu")
+    """Fragments only pass through host memory on their way into the replay."""
+
+    def __init__(self, config: Config, state: TrainState, spec: EnvSpec, num_lanes: int):
+        self.config, self.state, self.replay = config, state, config.replay
+        self.layout = replay_layout(config, spec, num_lanes)
+        self.update = load_algorithm(config.algo.name)(
+            config.algo.chosen, config.learner, state, spec, config.model_settings()
+        )
+        replay = self.replay
+        ratio = replay.updates_per_env_step
+        assert ratio != "auto", "the configuration is resolved"
+        self.ratio = ReplayRatio(ratio, replay.learning_starts, replay.ahead_env_steps)
+        self.priorities = Priorities(
+            self.layout.num_items, replay.priority_alpha if replay.prioritized else 0.0, replay.priority_eps,
+            config.run.seed, replay.normalize_weights,
+        )
+        self._last: dict[int, tuple[int, int]] = {}
+        """Lane -> life and number of its last fragment in the replay."""
+        self._saved: dict[str, Any] = {}
+
+    def attach(self, control: Control, counters: CounterRow, run_folder: Path) -> None:
+        """Reserve the memory and start the sampler."""
+        self.control, self.counters = control, counters
+        self.store = ReplayStore(self.layout, run_folder / FILE if self.replay.in_file else None)
+        if self._saved:
+            self.store.load_state_dict(_part(self._saved, "store."))
+            self.priorities.load_state_dict(_part(self._saved, "priorities."))
+            self._saved = {}
+        self.sampler = Sampler(
+            self.store, self.priorities, self.replay.batch_size, self.state.device, counters, self.replay.prefetch
+        )
+
+    def before_publication(self, env_steps: int) -> None:
+        """Set how the policy explores."""
+        progress = progress_at(env_steps, self.config.run.total_env_steps)
+        self.update.set_exploration(progress, self.ratio.is_filling)
+
+    def learn(self, batch: Batch, env_steps: int) -> dict[str, torch.Tensor]:
+        """Put a batch of fragments into the replay and make the updates that are due.
+
+        Args:
+            batch: of fragments, on the host.
+            env_steps: learned from before this batch.
+
+        Returns:
+            Metrics of the last update; none while the replay is being filled.
+        """
+        self.counters.enter("sample")
+        num_envs = self.layout.num_envs
+        for position, meta in enumerate(batch.metas):
+            columns = slice(position * num_envs, (position + 1) * num_envs)
+            fragment = {name: x[:, columns].numpy() for name, x in batch.tensors.items()}
+            is_continued = self._last.get(meta.lane) == (meta.life, meta.fragment_index - 1)
+            self._last[meta.lane] = (meta.life, meta.fragment_index)
+            self.sampler.insert(meta.lane, fragment, is_continued)
+        self.sampler.flush()  # the batch's memory is used again
+        self.state.finish_batch(batch.tensors)
+        self.counters.set("replay_size", self.store.size)
+        self.ratio.collected(batch.num_env_steps)
+        return self._update_often(self.ratio.num_due, env_steps)
+
+    def learn_on_credit(self, env_steps: int) -> dict[str, torch.Tensor] | None:
+        """Make updates although no env steps came; None when too many were made so already."""
+        number = min(CREDIT_UPDATES, self.ratio.num_on_credit)
+        return self._update_often(number, env_steps) if number else None
+
+    def _update_often(self, number: int, env_steps: int) -> dict[str, torch.Tensor]:
+        """Make updates; the next batch is drawn while one is learned from."""
+        metrics: dict[str, torch.Tensor] = {}
+        if not self.store.size:
+            return metrics
+        progress = progress_at(env_steps, self.config.run.total_env_steps)
+        beta = linear(self.replay.priority_beta, self.replay.priority_beta_end, progress)
+        sampler, enter = self.sampler, self.counters.enter
+        for i in range(number):
+            enter("sample")
+            if i == 0:
+                sampler.draw(beta)
+            batch = sampler.take()
+            if i + 1 < number:
+                sampler.draw(beta)
+            enter("update")
+            td_error, metrics = self.update(batch.tensors, progress)
+            sampler.learned(batch, td_error if self.replay.prioritized else None)
+            self.ratio.updated()
+            if self.control.stop:
+                break
+        enter("sample")
+        sampler.flush()
+        return metrics
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the algorithm's tensors, the ratio's counts and, by option, the replay."""
+        replay: dict[str, np.ndarray] = {}
+        if self.replay.save:
+            replay.update({f"store.{name}": x for name, x in self.store.state_dict().items()})
+            replay.update({f"priorities.{name}": x for name, x in self.priorities.state_dict().items()})
+            replay["last"] = np.array([(lane, last[1]) for lane, last in sorted(self._last.items())], np.int64)
+        return {
+            "algorithm": self.update.state_dict(),
+            "replay": {name: torch.from_numpy(np.ascontiguousarray(x)) for name, x in replay.items()},
+            "ratio": self.ratio.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any], continued_lanes: Set[int]) -> list[str]:
+        """Take up training where `state_dict` left it.
+
+        Args:
+            state: of the run that is resumed.
+            continued_lanes: lanes whose envs go on where they were; the others are reset.
+
+        Returns:
+            What the user should know of the replay.
+
+        Raises:
+            CheckpointError: it is of another algorithm or another model.
+        """
+        self.update.load_state_dict(state["algorithm"])
+        saved = {name: x.numpy() for name, x in state["replay"].items()}
+        self._saved = saved
+        is_empty = not saved
+        if not is_empty:
+            self._last = {lane: (FIRST_LIFE, index) for lane, index in saved["last"] if lane in continued_lanes}
+        self.ratio.load_state_dict(state["ratio"], is_empty)
+        if is_empty:
+            return [
+                f"the replay begins empty (replay.save is off): the next {self.replay.learning_starts:,} env steps "
+                "fill it before updates go on."
+            ]
+        return [f"the replay goes on with the {self.ratio.filled:,} env steps of the checkpoint."]
+
+    def close(self) -> None:
+        """Stop the sampler."""
+        self.sampler.close()
+
+
+def replay_layout(config: Config, spec: EnvSpec, num_lanes: int) -> ReplayLayout:
+    """Return what the replay of a run holds and how large it is; nothing is reserved."""
+    replay = config.replay
+    return ReplayLayout(
+        spec=spec,
+        num_lanes=num_lanes,
+        num_envs=config.actors.envs_per_group,
+        capacity=replay.capacity,
+        fragment_length=config.pipeline.fragment_length,
+        n_step=replay.n_step,
+        discount=config.algo.chosen.discount,
+        frame_stack=config.env.frame_stack,
+        reward_clip=config.env.reward_clip,
+    )
+
+
+def _part(state: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
+    return {name.removeprefix(prefix): x for name, x in state.items() if name.startswith(prefix)}
