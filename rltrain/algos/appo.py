@@ -7,6 +7,8 @@ are as new as the weights, whatever the age of the data.
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -28,6 +30,16 @@ def make_update(config: AppoConfig, learner: LearnerSection) -> Appo:
     return Appo(config, learner)
 
 
+class FragmentReplay(Protocol):
+    """Columns of earlier batches, see `replay.fragments`."""
+
+    def mix(self, fresh: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Put drawn columns behind fresh ones [T+1, B, ...]."""
+
+    def prioritize(self, error: Tensor) -> None:
+        """Set the priorities of what was mixed last, float32 [B + K]."""
+
+
 class Appo:
     """One call is one batch.
 
@@ -39,6 +51,8 @@ class Appo:
     def __init__(self, config: AppoConfig, learner: LearnerSection):
         self.config = config
         self.precision = learner.precision
+        self.replay: FragmentReplay | None = None
+        """Earlier fragments that are learned from beside fresh ones; set by who makes the update."""
 
     def __call__(
         self, state: TrainState, batch: dict[str, Tensor], progress: float, lanes: np.ndarray
@@ -59,16 +73,22 @@ class Appo:
         diagnostics = Diagnostics(config.clip_range)
         reward = state.learning_reward(batch, lanes)
         learned = {**batch, "reward": torch.cat([reward, reward[-1:]])}
+        if self.replay is not None:
+            learned = self.replay.mix(learned)
+        learned["column"] = torch.arange(learned["reward"].shape[1], device=state.device)[None]
+        column_error = torch.zeros(learned["reward"].shape[1], device=state.device)
         for _ in range(config.epochs):
             for columns in column_minibatches(learned, config.num_minibatches, state.generator):
-                self._step(state, columns, rates, diagnostics)
+                column_error[columns["column"][0]] = self._step(state, columns, rates, diagnostics)
+        if self.replay is not None:
+            self.replay.prioritize(column_error)
         state.finish_batch(batch)
         return diagnostics.metrics(rates)
 
     def _step(
         self, state: TrainState, columns: dict[str, Tensor], rates: Rates, diagnostics: Diagnostics
-    ) -> None:
-        """One minibatch."""
+    ) -> Tensor:
+        """One minibatch; returns each column's mean absolute difference between value target and value."""
         config = self.config
         reward, valid = columns["reward"][:-1], columns["valid"][:-1]
         num_rows = reward.numel()
@@ -86,6 +106,8 @@ class Appo:
                 columns["terminated"][:-1], columns["truncated"][:-1], config.discount,
                 config.vtrace_rho_clip, config.vtrace_c_clip, config.vtrace_lambda, valid,
             )
+            difference = (value_target - value.detach()[:num_rows].view_as(reward)).abs() * valid
+            column_error = difference.sum(0) / valid.sum(0).clamp(min=1)
             value_target, advantage = value_target.flatten(), advantage.flatten()
             weight = losses.mean_weights(valid.flatten())
             if config.normalize_advantage:
@@ -97,3 +119,4 @@ class Appo:
             value_loss = losses.value_error(outputs.value, value_target)
             diagnostics.add_values(value.detach()[:num_rows], value_target, weight)
         descend(state, outputs, log_ratio, policy_loss, value_loss, weight, config.value_coef, rates, diagnostics)
+        return column_error

@@ -26,6 +26,7 @@ from rltrain.replay.layout import NEXT, ReplayLayout
 
 VALID, TERMINATED, TRUNCATED = 1, 2, 4
 _KEPT_TABLES = 8
+_NONE = np.zeros(0, np.int64)
 
 
 @dataclass
@@ -100,25 +101,24 @@ class ReplayStore:
                 counts as truncated, at the observation that it ended with.
 
         Returns:
-            (items that can be drawn from now on, items that no longer can), int64 each.
+            (items that can be drawn from now on, items that no longer can), int64 each. An item in both has been given
+            to another transition: let the second leave before the first enter.
         """
         ring, length = self._lanes[lane], self.layout.fragment_length
-        entered, left = [], []
-        if not is_continued and ring.pending is not None:
-            for found, more in zip((entered, left), self._cut(lane), strict=True):
-                found.append(more)
+        is_cut = not is_continued and ring.pending is not None
+        come, gone = self._cut(lane) if is_cut else (_NONE, _NONE)
         rows = {name: fragment[name][:length] for name in (*self._leaves, ACTION)}
         reward, clip = fragment["reward"][:length], self.layout.reward_clip
         rows["reward"] = reward if clip is None else reward.clip(-clip, clip)
         valid = fragment["valid"][:length].astype(bool)
         ended = fragment["terminated"][:length] * TERMINATED | fragment["truncated"][:length] * TRUNCATED
         rows["flags"] = np.where(valid, VALID | ended, 0).astype(np.uint8)
-        for found, more in zip((entered, left), self._append(lane, rows, length), strict=True):
-            found.append(more)
+        entered, left = self._append(lane, rows, length)
         ring.pending = {name: fragment[name][length].copy() for name in self._leaves}
-        gone = np.concatenate(left)
-        come = np.setdiff1d(np.concatenate(entered), gone, assume_unique=True) if len(entered) > 1 else entered[0]
-        return come, gone
+        if is_cut:
+            entered = np.concatenate([np.setdiff1d(come, left), entered])
+            left = np.concatenate([gone, left])
+        return entered, left
 
     def _cut(self, lane: int) -> tuple[np.ndarray, np.ndarray]:
         """End what the lane holds with the observation it stopped at."""

@@ -1,0 +1,84 @@
+"""Prioritized fragments: columns of earlier batches that are learned from again beside fresh ones.
+
+For algorithms that correct for the age of data themselves, as V-trace does. Nothing of it is saved: a resumed run
+begins with none.
+
+Source: IMPALA with experience replay, Espeholt et al. 2018 (arXiv:1802.01561), section 5.2.2, where fragments are drawn
+uniformly; the priority, the mean absolute difference between value target and value, is that of Ape-X and R2D2 turned
+to fragments (Kapturowski et al. 2019).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rltrain.replay.prioritized import Draw, Priorities
+
+
+class FragmentReplay:
+    """A ring of env columns, each a fragment of one env.
+
+    Args:
+        capacity: columns kept.
+        share: part of each mixed batch that comes from here, in (0, 1).
+        alpha: power of the priorities; 0 draws uniformly.
+        seed: of the draws.
+    """
+
+    def __init__(self, capacity: int, share: float, alpha: float, seed: int):
+        self.capacity, self.share = capacity, share
+        self.priorities = Priorities(capacity, alpha, 1e-6, seed)
+        self._kept: dict[str, Tensor] = {}
+        self._head = 0
+        """Columns that came in."""
+        self._fresh = np.zeros(0, np.int64)
+        self._drawn: Draw | None = None
+
+    def mix(self, fresh: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Put drawn columns behind fresh ones, and keep the fresh ones.
+
+        Args:
+            fresh: name -> [T+1, B, ...], as they are learned from.
+
+        Returns:
+            name -> [T+1, B + K, ...]; K = B share / (1 - share), none while nothing is kept.
+        """
+        num_fresh = next(iter(fresh.values())).shape[1]
+        num_drawn = round(num_fresh * self.share / (1 - self.share))
+        mixed = fresh
+        self._drawn = None
+        if self._head and num_drawn:
+            self._drawn = self.priorities.sample(num_drawn, beta=0.0)
+            places = torch.from_numpy(self._drawn.items)
+            mixed = {
+                name: torch.cat([x, self._kept[name].index_select(1, places.to(x.device))], 1)
+                for name, x in fresh.items()
+            }
+        self._keep(fresh, num_fresh)
+        return mixed
+
+    def _keep(self, fresh: dict[str, Tensor], num_fresh: int) -> None:
+        """Write the fresh columns over the oldest ones; of a batch larger than the ring the last ones."""
+        if not self._kept:
+            self._kept = {name: x.new_zeros((x.shape[0], self.capacity, *x.shape[2:])) for name, x in fresh.items()}
+        self._fresh = np.arange(self._head, self._head + num_fresh)[-self.capacity :] % self.capacity
+        for name, x in fresh.items():
+            self._kept[name][:, torch.from_numpy(self._fresh).to(x.device)] = x[:, -len(self._fresh) :]
+        self._head += num_fresh
+        self.priorities.leave(self._fresh)
+        self.priorities.enter(self._fresh)
+
+    def prioritize(self, error: Tensor) -> None:
+        """Set the priorities of what was mixed last.
+
+        Args:
+            error: float32 [B + K], of each column; columns overwritten meanwhile are left out.
+        """
+        errors = error.cpu().numpy()
+        if self._drawn is not None:
+            num_drawn = len(self._drawn.items)
+            self.priorities.update(self._drawn.items, self._drawn.generations, errors[-num_drawn:])
+            errors = errors[:-num_drawn]
+        self.priorities.update(self._fresh, self.priorities.generations[self._fresh], errors[-len(self._fresh) :])
