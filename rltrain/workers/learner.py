@@ -59,7 +59,7 @@ class Learner:
         run, pipeline = self.config.run, self.config.pipeline
         torch.manual_seed(run.seed)
         self.device = resolve_device(settings["device"])
-        model = build_model(spec, self.config.model.model_dump(), self.config.env.normalize_obs, seed=run.seed)
+        model = build_model(spec, self.config.model_settings(), self.config.env.normalize_obs, seed=run.seed)
         if self.config.learner.compile:
             compile_model(model)
         self.state = TrainState(
