@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from rltrain.config.algorithms import AlgoConfig
+from rltrain.config.algorithms import AppoConfig, PpoConfig
 
 
 class Rates(NamedTuple):
@@ -14,7 +14,7 @@ class Rates(NamedTuple):
     entropy_coef: float
 
     @classmethod
-    def at(cls, config: AlgoConfig, progress: float) -> Rates:
+    def at(cls, config: PpoConfig | AppoConfig, progress: float) -> Rates:
         """Return the values at `progress`, in [0, 1]."""
         return cls(
             linear(config.learning_rate, config.learning_rate_end, progress),

@@ -31,6 +31,12 @@ def check_replay(config: Config, say: Callable[[str], str]) -> list[str]:
             f"{say('pipeline.when_full')} throws away what the replay keeps for much longer. "
             'Accepted with a replay: "block".'
         )
+    if config.env.normalize_reward:
+        problems.append(
+            f'{say("env.normalize_reward")} does not go with algo.name = "{config.algo.name}", which learns from stored '
+            "rewards: they would have been scaled by what was known when each was stored. Accepted: false, with "
+            "env.reward_clip or a wrapper that scales rewards by a constant where they are large."
+        )
     return problems
 
 

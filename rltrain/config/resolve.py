@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar
 
+from rltrain.config.algorithms import AppoConfig, PpoConfig
 from rltrain.config.machine import usable_cores
 from rltrain.config.options import leaves
 from rltrain.config.replay_rules import check_replay, unused_options
@@ -92,9 +93,10 @@ def apply(config: Config, values: Mapping[str, int | str]) -> Config:
 def check(config: Config, source: Source) -> list[str]:
     """Return one message for each broken rule between options."""
     problems: list[str] = []
-    for rule in (
+    rules = (
         _check_ring, _check_batcher, _check_batches, _check_minibatches, check_replay, _check_factories, _check_model,
-    ):
+    )
+    for rule in rules:
         problems += rule(config, lambda path: f"{path} = {show(_get(config, path))}{source.place(path)}")
     return problems
 
@@ -121,6 +123,21 @@ def unused(config: Config, source: Source) -> list[str]:
             config.model.kind in BUILT_IN_MODELS,
             ["model.kwargs"],
             f'model.kind = "{config.model.kind}" is built in and takes none',
+        ),
+        (
+            config.algo.chosen.policy != "actor_critic",
+            ["model.separate_critic", "model.action_distribution", "model.initial_log_std"],
+            f'algo.name = "{config.algo.name}" decides that itself',
+        ),
+        (
+            config.algo.name == "dqn" and config.model.kind not in BUILT_IN_MODELS,
+            ["algo.dqn.dueling"],
+            f'model.kind = "{config.model.kind}" is your own network, which says what its streams are',
+        ),
+        (
+            not config.algo.sac.learn_temperature,
+            ["algo.sac.target_entropy"],
+            "algo.sac.learn_temperature is false",
         ),
         (
             config.pipeline.max_queue_delay_us == 0,
@@ -238,6 +255,8 @@ def _check_batches(config: Config, say: Say) -> list[str]:
 
 def _check_minibatches(config: Config, say: Say) -> list[str]:
     algo = config.algo.chosen
+    if not isinstance(algo, PpoConfig | AppoConfig):
+        return []
     is_async = config.pipeline.schedule == "async"
     fragments = _get(config, "learner.min_batch_fragments") if is_async else _lanes(config)[0]
     columns = fragments * config.actors.envs_per_group
@@ -268,7 +287,13 @@ def _check_model(config: Config, say: Say) -> list[str]:
     kind = config.model.kind
     names = [*BUILT_IN_MODELS, *MODELS]
     if ":" in kind or kind in names:
-        return []
+        if kind in BUILT_IN_MODELS or config.algo.chosen.policy not in ("squashed", "deterministic"):
+            return []
+        return [
+            f'{say("model.kind")} is a network of your own, which algo.name = "{config.algo.name}" cannot use: it has '
+            f"an actor and critics of its own. Accepted: {', '.join(BUILT_IN_MODELS)}; with a network of your "
+            'own, algo.name = "ppo" or "appo", or "dqn" for discrete actions.'
+        ]
     close = get_close_matches(kind, names, n=1)
     hint = f" Did you mean {close[0]!r}?" if close else ""
     return [f"{say('model.kind')}: accepted is {', '.join(names)} or `module:factory`.{hint}"]

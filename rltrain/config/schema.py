@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from rltrain.config.algorithms import AlgoSection, Unit
+from rltrain.config.algorithms import AlgoSection, DqnConfig, Td3Config, Unit
 
 # Upper bounds are far above any use: they turn a slip of the keyboard into a message instead of a machine at a stand.
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
@@ -270,3 +270,22 @@ class Config(Section):
     checkpoint: CheckpointSection = CheckpointSection()
     log: LogSection = LogSection()
     supervision: SupervisionSection = SupervisionSection()
+
+    def model_settings(self) -> dict[str, Any]:
+        """Return what `build_model` needs: the `model` section and what the algorithm asks of its policy, JSON-able.
+
+        `policy` is the kind of policy. Besides, `q_values` has `dueling` and `ladder_envs`, the envs that a ladder of
+        random action probabilities goes over, or None; `deterministic` has `exploration_noise`.
+        """
+        algo = self.algo.chosen
+        settings = {**self.model.model_dump(mode="json"), "policy": algo.policy}
+        if isinstance(algo, DqnConfig):
+            settings |= {"dueling": algo.dueling, "ladder_envs": self._num_envs() if algo.epsilon_ladder else None}
+        elif isinstance(algo, Td3Config):
+            settings["exploration_noise"] = algo.exploration_noise
+        return settings
+
+    def _num_envs(self) -> int:
+        actors = self.actors
+        assert actors.num_actors != "auto", "the configuration is resolved"
+        return actors.num_actors * actors.groups_per_actor * actors.envs_per_group

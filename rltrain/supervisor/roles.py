@@ -69,7 +69,7 @@ def num_slots(config: Config) -> int:
 def policy_settings(config: Config) -> dict:
     """What every process that runs the policy is told at boot."""
     return {
-        "model": config.model.model_dump(mode="json"),
+        "model": config.model_settings(),
         "normalize_obs": config.env.normalize_obs,
         "seed": config.run.seed,
         "device": config.learner.device,

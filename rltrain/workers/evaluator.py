@@ -166,7 +166,7 @@ def load_policy(checkpoint: dict, spec: EnvSpec) -> nn.Module:
         CheckpointError: an entry is missing or has another shape.
     """
     config = config_from_dict(json.loads(checkpoint["config"]))
-    model = build_model(spec, config.model.model_dump(mode="json"), config.env.normalize_obs)
+    model = build_model(spec, config.model_settings(), config.env.normalize_obs)
     try:
         model.load_state_dict(checkpoint["model"])
     except RuntimeError as error:

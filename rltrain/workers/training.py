@@ -22,6 +22,7 @@ from rltrain.config.schema import Config
 from rltrain.errors import TrainingError
 from rltrain.fields import EnvSpec
 from rltrain.models import build_model, compile_model
+from rltrain.replay.fragments import FragmentReplay
 from rltrain.shm.control import Control
 from rltrain.shm.counters import CounterRow
 from rltrain.workers.prefetch import Batch
@@ -60,7 +61,7 @@ class Training(Protocol):
 
 
 class FreshTraining:
-    """Learns from each batch once, when it comes (ppo, appo).
+    """Learns from each batch when it comes (ppo, appo).
 
     Args:
         config: the resolved configuration.
@@ -72,6 +73,11 @@ class FreshTraining:
         self.state = state
         self.batch_device = state.device
         self.update = load_algorithm(config.algo.name)(config.algo.chosen, config.learner)
+        appo = config.algo.appo
+        if config.algo.name == "appo" and appo.replay_share:
+            self.update.replay = FragmentReplay(
+                appo.replay_columns, appo.replay_share, appo.replay_alpha, config.run.seed
+            )
 
     def attach(self, control: Control, counters: CounterRow, run_folder: Path) -> None:
         """Do nothing."""
