@@ -33,8 +33,8 @@ def check_replay(config: Config, say: Callable[[str], str]) -> list[str]:
         )
     if config.env.normalize_reward:
         problems.append(
-            f'{say("env.normalize_reward")} does not go with algo.name = "{config.algo.name}", which learns from stored '
-            "rewards: they would have been scaled by what was known when each was stored. Accepted: false, with "
+            f'{say("env.normalize_reward")} does not go with algo.name = "{config.algo.name}", which learns from '
+            "stored rewards: they would have been scaled by what was known when each was stored. Accepted: false, with "
             "env.reward_clip or a wrapper that scales rewards by a constant where they are large."
         )
     return problems
