@@ -18,8 +18,8 @@ PACKAGE = ROOT / "rltrain"
 FILES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = (
     {"errors", "fields", "telemetry.metrics"}, {"registry"}, {"config"}, {"native"}, {"shm"},
-    {"envs", "models", "algos", "replay"}, {"inference"}, {"workers"}, {"telemetry"}, {"supervisor"}, {"bench"}, {"cli"},
-    {"__main__"},
+    {"envs", "models", "algos", "replay"}, {"inference"}, {"workers"}, {"telemetry"}, {"supervisor"}, {"bench"},
+    {"cli"}, {"__main__"},
 )
 CONFINED = {
     "gymnasium": {"envs"}, "click": {"cli"}, "rich": {"cli", "telemetry.dashboard"}, "cffi": {"native"},
