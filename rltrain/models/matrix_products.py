@@ -25,20 +25,30 @@ IS_INTEL = _CPU_INFO.exists() and "GenuineIntel" in _CPU_INFO.read_text()
 _HAS_ONEDNN = not IS_INTEL and torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor, out: Tensor, scale: int = 1) -> None:
-    """Put scale * (x W^T + b) into `out`.
+def linear(x: Tensor, weight: Tensor, bias: Tensor, out: Tensor | None = None, scale: int = 1) -> Tensor:
+    """Compute scale * (x W^T + b).
 
     Args:
         x: [B, n].
         weight: [m, n].
         bias: [m].
-        out: [B, m].
+        out: [B, m], where to put it; None: into new memory.
         scale: factor.
     """
-    if weight.numel() < _WIDE_ELEMENTS or not _fits(x):
-        torch.addmm(bias, x, weight.t(), beta=scale, alpha=scale, out=out)
-    else:
-        torch.mul(_onednn(x, weight, bias), scale, out=out) if scale != 1 else out.copy_(_onednn(x, weight, bias))
+    if not _is_wide(x, weight):
+        return torch.addmm(bias, x, weight.t(), beta=scale, alpha=scale, out=out)
+    result = _onednn(x, weight, bias)
+    if scale != 1:
+        result.mul_(scale)
+    return result if out is None else out.copy_(result)
+
+
+def linear_relu(x: Tensor, weight: Tensor, bias: Tensor, out: Tensor | None = None) -> Tensor:
+    """Compute max(x W^T + b, 0); as `linear`."""
+    if not _is_wide(x, weight):
+        return torch.addmm(bias, x, weight.t(), out=out).relu_()
+    result = _onednn(x, weight, bias, "relu")
+    return result if out is None else out.copy_(result)
 
 
 def product(a: Tensor, b: Tensor) -> Tensor:
@@ -58,10 +68,14 @@ def _is_long(a: Tensor, b: Tensor) -> bool:
     return a.numel() * b.shape[1] >= _LONG_PRODUCT and _fits(a)
 
 
+def _is_wide(x: Tensor, weight: Tensor) -> bool:
+    return weight.numel() >= _WIDE_ELEMENTS and _fits(x)
+
+
 def _fits(x: Tensor) -> bool:
     return _HAS_ONEDNN and x.is_cpu and x.dtype == torch.float32 and len(x) > 0
 
 
-def _onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    result: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+def _onednn(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str = "none") -> Tensor:
+    result: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, activation, [], "")
     return result

@@ -14,13 +14,14 @@ products (us per row of 64 units, one thread of an AMD EPYC, 16k rows, December 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from rltrain.models.matrix_products import IS_INTEL, add_product, linear, product
+from rltrain.models.matrix_products import IS_INTEL, add_product, linear, linear_relu, product
 
 _aten = torch.ops.aten
 
@@ -127,9 +128,9 @@ class _DenseStacks(torch.autograd.Function):
             inputs = [next(saved) for _ in range(num_layers)]
             kept = [next(saved) for _ in range(num_activations)]
             weights = [next(saved) for _ in range(num_layers)]
-            input_gradient = torch.empty_like(inputs[0]) if ctx.needs_input_grad[2 + k] else None
+            is_wanted = ctx.needs_input_grad[2 + k]
             sums = [] if ctx.are_frozen else [_ParameterGradients(weight) for weight in weights]
-            _backward(output_gradients[k], inputs, kept, weights, activation, input_gradient, sums)
+            input_gradient = _backward(output_gradients[k], inputs, kept, weights, activation, is_wanted, sums)
             parameter_gradients += [gradient for layer in sums for gradient in (layer.weight, layer.bias)]
             parameter_gradients += [None] * (2 * num_layers - 2 * len(sums))
             input_gradients.append(input_gradient)
@@ -140,25 +141,29 @@ def _forward(
     x: Tensor, layers: list[tuple[Tensor, Tensor]], num_activations: int, activation: str
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Apply the layers (weight, bias) to x; return each one's result, and what each activation's gradient needs."""
-    sums = [x.new_empty(len(x), len(bias)) for _, bias in layers]
-    kept = sums[:num_activations]
-    results = [torch.empty_like(z) for z in kept] + sums[num_activations:] if activation == "silu" else sums
-    for rows in _row_blocks(x, [weight for weight, _ in layers]):
+    blocks = _row_blocks(x, [weight for weight, _ in layers])
+    whole = blocks == [None]
+    sums: list[Any] = [None if whole else x.new_empty(len(x), len(bias)) for _, bias in layers]
+    results = list(sums)
+    if activation == "silu" and not whole:
+        results[:num_activations] = [torch.empty_like(z) for z in sums[:num_activations]]
+    for rows in blocks:
         y = _part(x, rows)
         for i, (weight, bias) in enumerate(layers):
-            z, y_before, y = _part(sums[i], rows), y, _part(results[i], rows)
-            if i < num_activations:
-                _activated_linear(y_before, weight, bias, activation, z, y)
-            else:
-                linear(y_before, weight, bias, out=z)
-    return results, kept
+            name = activation if i < num_activations else None
+            out = (None, None) if rows is None else (sums[i][rows], results[i][rows])
+            z, y = _layer(y, weight, bias, name, *out)
+            if rows is None:
+                sums[i], results[i] = z, y
+    return results, sums[:num_activations]
 
 
 def _backward(
     output_gradient: Tensor, inputs: list[Tensor], kept: list[Tensor], weights: list[Tensor], activation: str,
-    input_gradient: Tensor | None, sums: list[_ParameterGradients],
-) -> None:
-    """Fill `input_gradient` where it is wanted, and the gradients of each layer where `sums` is not empty."""
+    is_input_wanted: bool, sums: list[_ParameterGradients],
+) -> Tensor | None:
+    """Return the gradient of the input where it is wanted; fill those of each layer where `sums` is not empty."""
+    input_gradients = []
     for rows in _row_blocks(inputs[0], weights):
         grad = _part(output_gradient, rows)
         for i in reversed(range(len(weights))):
@@ -169,8 +174,9 @@ def _backward(
                 sums[i].add(_part(inputs[i], rows), grad)
             if i > 0:
                 grad = product(grad, weights[i])
-            elif input_gradient is not None:
-                _part(input_gradient, rows).copy_(product(grad, weights[0]))
+            elif is_input_wanted:
+                input_gradients.append(product(grad, weights[0]))
+    return torch.cat(input_gradients) if len(input_gradients) > 1 else next(iter(input_gradients), None)
 
 
 class _ParameterGradients:
@@ -184,7 +190,8 @@ class _ParameterGradients:
         num_outputs, num_inputs = weight.shape
         self.has_few_inputs = num_inputs < num_outputs
         self.is_first = True
-        self.product = self.bias = weight.new_empty(0)
+        self.product: Any = None
+        self.bias: Any = None
 
     @property
     def weight(self) -> Tensor:
@@ -204,9 +211,10 @@ class _ParameterGradients:
 
 def _row_blocks(x: Tensor, weights: Sequence[Tensor]) -> list[slice | None]:
     """Return the blocks of rows that go through all layers at once; None is all rows."""
-    if not x.is_cpu:
+    num_rows = x.shape[0]
+    if num_rows <= _SMALLEST_BLOCK_ROWS or not x.is_cpu:
         return [None]
-    num_rows, widest = len(x), max(len(weight) for weight in weights)
+    widest = max(weight.shape[0] for weight in weights)
     block = max(_SMALLEST_BLOCK_ROWS, _BLOCK_ELEMENTS // widest) * torch.get_num_threads()
     if num_rows <= block:
         return [None]
@@ -217,21 +225,27 @@ def _part(x: Tensor, rows: slice | None) -> Tensor:
     return x if rows is None else x[rows]
 
 
-def _activated_linear(x: Tensor, weight: Tensor, bias: Tensor, activation: str, z: Tensor, y: Tensor) -> None:
-    """Put act(x W^T + b) into y; `silu` alone leaves the sum in z, the others have y in the memory of z."""
-    if activation == "tanh" and x.is_cpu and not _HAS_FAST_TANH:
-        linear(x, weight, bias, out=z, scale=2)
-        z.sigmoid_().mul_(2).sub_(1)
-        return
-    linear(x, weight, bias, out=z)
-    if activation == "silu":
-        _aten.silu.out(z, out=y)
-    elif activation == "tanh":
-        z.tanh_()
-    elif activation == "relu":
-        z.relu_()
+def _layer(
+    x: Tensor, weight: Tensor, bias: Tensor, activation: str | None, z: Tensor | None, y: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Compute y = act(x W^T + b), in the memory given or in new one.
+
+    Returns:
+        (what the activation's gradient needs: for `silu` the sum, for the others y, in the memory of z; y).
+    """
+    if activation == "relu":
+        z = linear_relu(x, weight, bias, z)
+    elif activation == "tanh" and x.is_cpu and not _HAS_FAST_TANH:
+        z = linear(x, weight, bias, z, scale=2).sigmoid_().mul_(2).sub_(1)
     else:
-        _aten.elu_(z)
+        z = linear(x, weight, bias, z)
+        if activation == "silu":
+            return z, _aten.silu(z) if y is None else _aten.silu.out(z, out=y)
+        if activation == "tanh":
+            z.tanh_()
+        elif activation == "elu":
+            _aten.elu_(z)
+    return z, z
 
 
 def _activation_gradient(grad: Tensor, kept: Tensor, activation: str, may_overwrite: bool) -> Tensor:
