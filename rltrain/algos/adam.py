@@ -31,13 +31,13 @@ class FlatAdam:
         self.num_steps = torch.zeros((), device=flat.device)
         """Updates applied; float32 because the kernel wants it, exact up to 2**24."""
 
-    def step(self, grad: Tensor, learning_rate: float, grad_scale: Tensor, skip: Tensor) -> None:
+    def step(self, grad: Tensor, learning_rate: float, grad_scale: Tensor | None, skip: Tensor) -> None:
         """Apply one update.
 
         Args:
             grad: float32 [P]; left divided by `grad_scale`.
             learning_rate: step size.
-            grad_scale: float32 scalar tensor, the gradient is divided by it.
+            grad_scale: float32 scalar tensor, the gradient is divided by it; None divides by nothing.
             skip: float32 scalar tensor; 1 leaves parameters and state untouched whatever `grad` holds, 0 applies.
         """
         self.num_steps.add_(1).sub_(skip)

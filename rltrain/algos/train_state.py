@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from rltrain.algos.adam import FlatAdam
+from rltrain.algos.flat_descent import step_down
 from rltrain.algos.flat_parameters import FlatParameters
 from rltrain.algos.reward_scaling import RewardScaler
 from rltrain.errors import CheckpointError
@@ -35,7 +36,7 @@ class TrainState:
         self.device = self.flat.flat.device
         self.optimizer = FlatAdam(self.flat.flat, algo.adam_beta1, algo.adam_beta2, algo.adam_eps)
         self.generator = torch.Generator(self.device).manual_seed(config.run.seed)
-        """For the order of minibatches only."""
+        """For the order of minibatches, and the noise in losses."""
         self.reward_scaler = RewardScaler(num_envs, algo.discount, env.reward_clip, env.normalize_reward, self.device)
         self.normalize_obs = env.normalize_obs
         self.max_grad_norm = algo.max_grad_norm
@@ -43,7 +44,6 @@ class TrainState:
         """Optimiser steps tried so far."""
         self._bad_updates = torch.zeros((), device=self.device)
         self._bad_updates_in_a_row = torch.zeros((), device=self.device)
-        self._one = torch.ones((), device=self.device)
 
     @property
     def bad_updates(self) -> int:
@@ -76,18 +76,21 @@ class TrainState:
         Returns:
             The gradient's norm before it was limited, a scalar.
         """
-        grad = self.flat.grad
-        grad.zero_()
-        torch.autograd.backward(outputs, gradients)
-        norm: Tensor = torch.linalg.vector_norm(grad)
-        total = norm + loss
-        skip = (total - total).ne(0).float()  # inf - inf and NaN - NaN are NaN, which differs from 0
-        scale = self._one if self.max_grad_norm is None else (norm / self.max_grad_norm).clamp_(min=1)
-        self.optimizer.step(grad, learning_rate, scale, skip)
+        norm, skip = self.descend(loss, outputs, gradients, learning_rate)
+        self.count(skip)
+        return norm
+
+    def descend(
+        self, loss: Tensor, outputs: Sequence[Tensor], gradients: Sequence[Tensor], learning_rate: float
+    ) -> tuple[Tensor, Tensor]:
+        """Do what `apply` does, without counting, for updates of several steps; see `flat_descent.step_down`."""
+        return step_down(self.flat, self.optimizer, self.max_grad_norm, loss, outputs, gradients, learning_rate)
+
+    def count(self, skip: Tensor) -> None:
+        """Count one update; `skip` is a float32 scalar, 1 when it was skipped for not being finite, else 0."""
         self._bad_updates.add_(skip)
         self._bad_updates_in_a_row.add_(1).mul_(skip)
         self.updates += 1
-        return norm
 
     def finish_batch(self, batch: dict[str, Tensor]) -> None:
         """Let the observation statistics learn from a batch, after its updates.

@@ -64,6 +64,9 @@ class TorchBackend:
         """Where the caller puts observations before `infer`: name -> [rows, ...]."""
         self.noise = torch.zeros((rows, self.models[0].noise_components), pin_memory=pinned)
         self.noise_rows = self.noise.numpy()
+        self.env_indices = torch.zeros(rows, dtype=torch.int64, pin_memory=pinned)
+        self.asks_for_envs = False
+        """Whether a row's distribution depends on its env: some explore more than others."""
         self.sizes = self._calibrate()
         """Rows of the batches that are run; others are padded to the next of these."""
 
@@ -87,7 +90,8 @@ class TorchBackend:
         self.noise_rows[...] = generator.random(self.noise_rows.shape)
         staged = {name: tensor.to(self.device, copy=True) for name, tensor in self.staged.items()}
         noise = self.noise.to(self.device, copy=True)
-        _, reference = self._forward(self.models[0], staged, noise)
+        self.asks_for_envs = hasattr(self._distribution(self.models[0], staged), "for_envs")
+        reference = self._result(staged, noise)
         good = [most]
         for size in reversed(_sizes_below(most)):
             starts = {*range(0, min(most - size, _MOST_PLACES * size), size), most - size}
@@ -100,8 +104,16 @@ class TorchBackend:
     ) -> bool:
         part = slice(first, first + size)
         obs = {name: tensor[part].clone() for name, tensor in staged.items()}
-        _, logp = self._forward(self.models[0], obs, noise[part].clone())
-        return torch.equal(logp, reference[part])
+        return torch.equal(self._result(obs, noise[part].clone()), reference[part])
+
+    @torch.inference_mode()
+    def _result(self, obs: dict[str, torch.Tensor], noise: torch.Tensor) -> torch.Tensor:
+        """What must not depend on the batch: log-probabilities of samples, or what a distribution says it is."""
+        distribution = self._distribution(self.models[0], obs)
+        if hasattr(distribution, "invariant"):
+            result: torch.Tensor = distribution.invariant()
+            return result
+        return distribution.log_prob(distribution.sample(noise))
 
     def _integers(self, name: str, shape: tuple[int, ...], generator: np.random.Generator) -> np.ndarray:
         """Random values that the leaf's space allows; for integer Boxes 0 and 1."""
@@ -168,19 +180,29 @@ class TorchBackend:
         enter("h2d")
         obs = {name: tensor[:padded].to(self.device, non_blocking=True) for name, tensor in self.staged.items()}
         noise = self.noise[:padded].to(self.device, non_blocking=True)
+        envs = None
+        if self.asks_for_envs:
+            self.env_indices[:num_rows] = torch.from_numpy(env_indices)
+            envs = self.env_indices[:padded].to(self.device, non_blocking=True)
         enter("forward")
-        action, logp = self._forward(self.models[version % 2], obs, noise)
+        action, logp = self._forward(self.models[version % 2], obs, noise, envs)
         if self.device.type == "cuda":
             torch.cuda.current_stream(self.device).synchronize()  # else the time would count as the copy's
         enter("d2h")
         return action[:num_rows].cpu().numpy(), logp[:num_rows].cpu().numpy()
 
     @torch.inference_mode()
-    def _forward(
-        self, model: Any, obs: dict[str, torch.Tensor], noise: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def _distribution(self, model: Any, obs: dict[str, torch.Tensor]) -> Any:
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):
-            distribution = model.policy(obs)
+            return model.policy(obs)
+
+    @torch.inference_mode()
+    def _forward(
+        self, model: Any, obs: dict[str, torch.Tensor], noise: torch.Tensor, envs: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        distribution = self._distribution(model, obs)
+        if envs is not None:
+            distribution = distribution.for_envs(envs)
         action = distribution.sample(noise)
         return action, distribution.log_prob(action)
 

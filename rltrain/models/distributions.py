@@ -157,7 +157,7 @@ class DiagonalGaussian:
 
     Args:
         mean: [B, A].
-        log_std: float32 [A].
+        log_std: float32 [A], or [B, A] where each row has its own.
     """
 
     def __init__(self, mean: Tensor, log_std: Tensor):
@@ -175,12 +175,12 @@ class DiagonalGaussian:
     def log_prob(self, action: Tensor) -> Tensor:
         """Return float32 [B] for actions [B, A]: the density of the stored, unclipped action."""
         standardised = (action - self.mean) * torch.exp(-self.log_std)
-        constant = self.log_std.sum() + _LOG_SQRT_2PI * self.log_std.numel()
+        constant = self.log_std.sum(-1) + _LOG_SQRT_2PI * self.log_std.shape[-1]
         return -0.5 * standardised.square().sum(1) - constant
 
     def entropy(self) -> Tensor:
         """Return float32 [B]."""
-        per_row = self.log_std.sum() + (0.5 + _LOG_SQRT_2PI) * self.log_std.numel()
+        per_row = self.log_std.sum(-1) + (0.5 + _LOG_SQRT_2PI) * self.log_std.shape[-1]
         return per_row.expand(self.mean.shape[0])
 
 
@@ -192,7 +192,7 @@ class SquashedGaussian:
 
     Args:
         mean: [B, A], of u.
-        log_std: float32 [A], of u.
+        log_std: float32 [A], or [B, A] where each row has its own, of u.
         log_half_width: float32 [A], logarithm of half the distance between the env's bounds.
 
     Source: Haarnoja et al. 2018 (arXiv:1801.01290), appendix C, with the env's scale added.

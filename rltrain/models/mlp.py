@@ -14,12 +14,14 @@ products (us per row of 64 units, one thread of an AMD EPYC, 16k rows, December 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
+
+from rltrain.models.matrix_products import IS_INTEL, add_product, linear, linear_relu, product
 
 _aten = torch.ops.aten
 
@@ -29,8 +31,7 @@ _BLOCK_ELEMENTS = 2**16
 _SMALLEST_BLOCK_ROWS = 512
 """Wide layers compute much on each element, and their matrix products want many rows."""
 
-_CPU_INFO = Path("/proc/cpuinfo")
-_HAS_FAST_TANH = _CPU_INFO.exists() and "GenuineIntel" in _CPU_INFO.read_text()
+_HAS_FAST_TANH = IS_INTEL
 
 
 class DenseStack(nn.Module):
@@ -67,30 +68,34 @@ class DenseStack(nn.Module):
         return run_stacks((self,), (x,))[0] if self.num_layers else x
 
 
-def run_stacks(stacks: Sequence[DenseStack], inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+def run_stacks(
+    stacks: Sequence[DenseStack], inputs: Sequence[Tensor], are_frozen: bool = False
+) -> tuple[Tensor, ...]:
     """Apply each stack, of one layer or more, to its own input as one autograd node.
 
     Args:
         stacks: the layers.
         inputs: [B, sizes[0]] for each stack; B may differ.
+        are_frozen: compute gradients of the inputs only, none of the parameters.
 
     Returns:
         [B, sizes[-1]] of each stack, float32, or the autocast dtype under autocast.
     """
     if torch.compiler.is_compiling():  # it fuses by itself, and does not look into an autograd node of one's own
-        return tuple(_traceable(stack, x) for stack, x in zip(stacks, inputs, strict=True))
+        return tuple(_traceable(stack, x, are_frozen) for stack, x in zip(stacks, inputs, strict=True))
     parameters = [p for stack in stacks for p in stack._parameters.values() if p is not None]
     device = inputs[0].device.type
     if torch.is_autocast_enabled(device):
         dtype = torch.get_autocast_dtype(device)
         inputs, parameters = [x.to(dtype) for x in inputs], [p.to(dtype) for p in parameters]
     plan = [(stack.num_layers, stack.num_activations, stack.activation) for stack in stacks]
-    return _DenseStacks.apply(plan, *inputs, *parameters)
+    return _DenseStacks.apply(plan, are_frozen, *inputs, *parameters)
 
 
-def _traceable(stack: DenseStack, x: Tensor) -> Tensor:
+def _traceable(stack: DenseStack, x: Tensor, is_frozen: bool) -> Tensor:
     for i in range(stack.num_layers):
-        x = functional.linear(x, stack.get_parameter(f"weight_{i}"), stack.get_parameter(f"bias_{i}"))
+        weight, bias = stack.get_parameter(f"weight_{i}"), stack.get_parameter(f"bias_{i}")
+        x = functional.linear(x, weight.detach() if is_frozen else weight, bias.detach() if is_frozen else bias)
         if i < stack.num_activations:
             x = getattr(functional, stack.activation)(x)
     return x
@@ -100,7 +105,7 @@ class _DenseStacks(torch.autograd.Function):
     """The chain rule of `run_stacks`, written out."""
 
     @staticmethod
-    def forward(ctx, plan: list[tuple[int, int, str]], *tensors: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx, plan: list[tuple[int, int, str]], are_frozen: bool, *tensors: Tensor) -> tuple[Tensor, ...]:
         outputs: list[Tensor] = []
         saved: list[Tensor] = []
         parameter = iter(tensors[len(plan) :])
@@ -110,7 +115,7 @@ class _DenseStacks(torch.autograd.Function):
             saved += (x, *results[:-1], *kept, *(weight for weight, _ in layers))
             outputs.append(results[-1])
         ctx.save_for_backward(*saved)
-        ctx.plan = plan
+        ctx.plan, ctx.are_frozen = plan, are_frozen
         return tuple(outputs)
 
     @staticmethod
@@ -123,48 +128,55 @@ class _DenseStacks(torch.autograd.Function):
             inputs = [next(saved) for _ in range(num_layers)]
             kept = [next(saved) for _ in range(num_activations)]
             weights = [next(saved) for _ in range(num_layers)]
-            input_gradient = torch.empty_like(inputs[0]) if ctx.needs_input_grad[1 + k] else None
-            parameter_gradients += _backward(output_gradients[k], inputs, kept, weights, activation, input_gradient)
+            is_wanted = ctx.needs_input_grad[2 + k]
+            sums = [] if ctx.are_frozen else [_ParameterGradients(weight) for weight in weights]
+            input_gradient = _backward(output_gradients[k], inputs, kept, weights, activation, is_wanted, sums)
+            parameter_gradients += [gradient for layer in sums for gradient in (layer.weight, layer.bias)]
+            parameter_gradients += [None] * (2 * num_layers - 2 * len(sums))
             input_gradients.append(input_gradient)
-        return None, *input_gradients, *parameter_gradients
+        return None, None, *input_gradients, *parameter_gradients
 
 
 def _forward(
     x: Tensor, layers: list[tuple[Tensor, Tensor]], num_activations: int, activation: str
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Apply the layers (weight, bias) to x; return each one's result, and what each activation's gradient needs."""
-    sums = [x.new_empty(len(x), len(bias)) for _, bias in layers]
-    kept = sums[:num_activations]
-    results = [torch.empty_like(z) for z in kept] + sums[num_activations:] if activation == "silu" else sums
-    for rows in _row_blocks(x, [weight for weight, _ in layers]):
+    blocks = _row_blocks(x, [weight for weight, _ in layers])
+    whole = blocks == [None]
+    sums: list[Any] = [None if whole else x.new_empty(len(x), len(bias)) for _, bias in layers]
+    results = list(sums)
+    if activation == "silu" and not whole:
+        results[:num_activations] = [torch.empty_like(z) for z in sums[:num_activations]]
+    for rows in blocks:
         y = _part(x, rows)
         for i, (weight, bias) in enumerate(layers):
-            z, y_before, y = _part(sums[i], rows), y, _part(results[i], rows)
-            if i < num_activations:
-                _activated_linear(y_before, weight, bias, activation, z, y)
-            else:
-                torch.addmm(bias, y_before, weight.t(), out=z)
-    return results, kept
+            name = activation if i < num_activations else None
+            out = (None, None) if rows is None else (sums[i][rows], results[i][rows])
+            z, y = _layer(y, weight, bias, name, *out)
+            if rows is None:
+                sums[i], results[i] = z, y
+    return results, sums[:num_activations]
 
 
 def _backward(
     output_gradient: Tensor, inputs: list[Tensor], kept: list[Tensor], weights: list[Tensor], activation: str,
-    input_gradient: Tensor | None,
-) -> list[Tensor]:
-    """Fill `input_gradient` where it is wanted; return the gradients of weight and bias of each layer in turn."""
-    sums = [_ParameterGradients(weight) for weight in weights]
+    is_input_wanted: bool, sums: list[_ParameterGradients],
+) -> Tensor | None:
+    """Return the gradient of the input where it is wanted; fill those of each layer where `sums` is not empty."""
+    input_gradients = []
     for rows in _row_blocks(inputs[0], weights):
         grad = _part(output_gradient, rows)
         for i in reversed(range(len(weights))):
             if i < len(kept):
                 may_overwrite = i < len(weights) - 1  # not what autograd hands in
                 grad = _activation_gradient(grad, _part(kept[i], rows), activation, may_overwrite)
-            sums[i].add(_part(inputs[i], rows), grad)
+            if sums:
+                sums[i].add(_part(inputs[i], rows), grad)
             if i > 0:
-                grad = torch.mm(grad, weights[i])
-            elif input_gradient is not None:
-                torch.mm(grad, weights[0], out=_part(input_gradient, rows))
-    return [gradient for layer in sums for gradient in (layer.weight, layer.bias)]
+                grad = product(grad, weights[i])
+            elif is_input_wanted:
+                input_gradients.append(product(grad, weights[0]))
+    return torch.cat(input_gradients) if len(input_gradients) > 1 else next(iter(input_gradients), None)
 
 
 class _ParameterGradients:
@@ -178,8 +190,8 @@ class _ParameterGradients:
         num_outputs, num_inputs = weight.shape
         self.has_few_inputs = num_inputs < num_outputs
         self.is_first = True
-        self.product = weight.new_empty((num_inputs, num_outputs) if self.has_few_inputs else weight.shape)
-        self.bias = weight.new_empty(num_outputs)
+        self.product: Any = None
+        self.bias: Any = None
 
     @property
     def weight(self) -> Tensor:
@@ -190,19 +202,19 @@ class _ParameterGradients:
         """Add a block: inputs [b, n], gradients of the results [b, m]."""
         one, other = (x.t(), grad) if self.has_few_inputs else (grad.t(), x)
         if self.is_first:
-            torch.mm(one, other, out=self.product)
-            torch.sum(grad, 0, out=self.bias)
+            self.product, self.bias = product(one, other), grad.sum(0)
             self.is_first = False
         else:
-            self.product.addmm_(one, other)
+            add_product(self.product, one, other)
             self.bias.add_(grad.sum(0))
 
 
 def _row_blocks(x: Tensor, weights: Sequence[Tensor]) -> list[slice | None]:
     """Return the blocks of rows that go through all layers at once; None is all rows."""
-    if not x.is_cpu:
+    num_rows = x.shape[0]
+    if num_rows <= _SMALLEST_BLOCK_ROWS or not x.is_cpu:
         return [None]
-    num_rows, widest = len(x), max(len(weight) for weight in weights)
+    widest = max(weight.shape[0] for weight in weights)
     block = max(_SMALLEST_BLOCK_ROWS, _BLOCK_ELEMENTS // widest) * torch.get_num_threads()
     if num_rows <= block:
         return [None]
@@ -213,20 +225,27 @@ def _part(x: Tensor, rows: slice | None) -> Tensor:
     return x if rows is None else x[rows]
 
 
-def _activated_linear(x: Tensor, weight: Tensor, bias: Tensor, activation: str, z: Tensor, y: Tensor) -> None:
-    """Put act(x W^T + b) into y; `silu` alone leaves the sum in z, the others have y in the memory of z."""
-    if activation == "tanh" and x.is_cpu and not _HAS_FAST_TANH:
-        torch.addmm(bias, x, weight.t(), beta=2, alpha=2, out=z).sigmoid_().mul_(2).sub_(1)
-        return
-    torch.addmm(bias, x, weight.t(), out=z)
-    if activation == "silu":
-        _aten.silu.out(z, out=y)
-    elif activation == "tanh":
-        z.tanh_()
-    elif activation == "relu":
-        z.relu_()
+def _layer(
+    x: Tensor, weight: Tensor, bias: Tensor, activation: str | None, z: Tensor | None, y: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Compute y = act(x W^T + b), in the memory given or in new one.
+
+    Returns:
+        (what the activation's gradient needs: for `silu` the sum, for the others y, in the memory of z; y).
+    """
+    if activation == "relu":
+        z = linear_relu(x, weight, bias, z)
+    elif activation == "tanh" and x.is_cpu and not _HAS_FAST_TANH:
+        z = linear(x, weight, bias, z, scale=2).sigmoid_().mul_(2).sub_(1)
     else:
-        _aten.elu_(z)
+        z = linear(x, weight, bias, z)
+        if activation == "silu":
+            return z, _aten.silu(z) if y is None else _aten.silu.out(z, out=y)
+        if activation == "tanh":
+            z.tanh_()
+        elif activation == "elu":
+            _aten.elu_(z)
+    return z, z
 
 
 def _activation_gradient(grad: Tensor, kept: Tensor, activation: str, may_overwrite: bool) -> Tensor:

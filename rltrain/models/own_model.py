@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -40,14 +40,49 @@ def check_own_model(model: Any, kind: str, spec: EnvSpec, normalize_obs: bool) -
     _check_members(model, kind, normalize_obs)
     obs = {leaf.name: _rows(leaf) for leaf in spec.obs}
     with _untouched(model), torch.no_grad():
-        try:
-            problem = _first_problem(model, obs, spec.action)
-        except Exception as error:
-            given = ", ".join(f"{name}: {x.dtype} {list(x.shape)}" for name, x in obs.items())
-            error.add_note(f"While model.kind = {kind!r} was tried on {NUM_ROWS} rows of zeros ({given}).")
-            raise
+        problem = _tried(lambda rows: _first_problem(model, rows, spec.action), obs, kind)
     if problem is not None:
         raise ConfigError(f"model.kind = {kind!r}: {type(model).__name__}.{problem}.")
+
+
+def check_own_q_network(network: Any, kind: str, spec: EnvSpec) -> None:
+    """Check that a network returns the values of all actions, as `check_own_model` does it.
+
+    Args:
+        network: what the factory returned.
+        kind: option `model.kind`, for messages.
+        spec: observation and action spaces; the actions are discrete.
+
+    Raises:
+        ConfigError: it is no module, has nothing to train, or returns another type or shape.
+            An exception of the network's own passes, with a note that says what it was given.
+    """
+    wanted = "an nn.Module whose forward(obs) returns the values of all actions, a Tensor [B, A]"
+    if not isinstance(network, nn.Module) or type(network).forward is nn.Module.forward:
+        lacks = "forward(obs)" if isinstance(network, nn.Module) else "the base class torch.nn.Module"
+        raise ConfigError(
+            f"model.kind = {kind!r} made a {type(network).__name__} that lacks {lacks}. "
+            f'Accepted with algo.name = "dqn": {wanted}. Add it.'
+        )
+    if not any(True for _ in network.parameters()):
+        raise ConfigError(
+            f"model.kind = {kind!r}: {type(network).__name__} has no parameters to train. Accepted: {wanted}."
+        )
+    obs = {leaf.name: _rows(leaf) for leaf in spec.obs}
+    with _untouched(network), torch.no_grad():
+        q = _tried(network, obs, kind)
+    problem = None
+    if not isinstance(q, Tensor):
+        problem = f"returned {type(q).__name__}"
+    elif list(q.shape) != [NUM_ROWS, spec.action.nvec[0]]:
+        problem = f"returned shape {list(q.shape)}"
+    elif not q.dtype.is_floating_point:
+        problem = f"returned {q.dtype}"
+    if problem is not None:
+        raise ConfigError(
+            f"model.kind = {kind!r}: {type(network).__name__}.forward(obs) {problem}; accepted: a float Tensor "
+            f"{[NUM_ROWS, spec.action.nvec[0]]}, for each row one value for each action."
+        )
 
 
 def _check_members(model: Any, kind: str, normalize_obs: bool) -> None:
@@ -63,6 +98,16 @@ def _check_members(model: Any, kind: str, normalize_obs: bool) -> None:
             f"model.kind = {kind!r} made a {type(model).__name__} that lacks {', '.join(missing)}. "
             "Accepted: an nn.Module with the members of rltrain.models.Model. Add them."
         )
+
+
+def _tried(call: Callable[[dict[str, Tensor]], Any], obs: dict[str, Tensor], kind: str) -> Any:
+    """Return what a call gives for the rows; an exception gets a note on what it was given."""
+    try:
+        return call(obs)
+    except Exception as error:
+        given = ", ".join(f"{name}: {x.dtype} {list(x.shape)}" for name, x in obs.items())
+        error.add_note(f"While model.kind = {kind!r} was tried on {NUM_ROWS} rows of zeros ({given}).")
+        raise
 
 
 def _rows(leaf: LeafSpec) -> Tensor:

@@ -56,9 +56,7 @@ class ReplayTraining:
     def __init__(self, config: Config, state: TrainState, spec: EnvSpec, num_lanes: int):
         self.config, self.state, self.replay = config, state, config.replay
         self.layout = replay_layout(config, spec, num_lanes)
-        self.update = load_algorithm(config.algo.name)(
-            config.algo.chosen, config.learner, state, spec, config.model_settings()
-        )
+        self.update = load_algorithm(config.algo.name)(config.algo.chosen, config.learner, state)
         replay = self.replay
         ratio = replay.updates_per_env_step
         assert ratio != "auto", "the configuration is resolved"
