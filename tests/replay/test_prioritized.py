@@ -82,6 +82,15 @@ def test_sample_batch_has_one_item_from_each_equal_part():
         assert (priorities.sample(100, 0.4).items // 10).tolist() == list(range(100))
 
 
+def test_sample_places_within_the_parts_are_uniform_and_uncorrelated():
+    priorities = with_priorities(np.ones(1000))
+    places = np.array([priorities.sample(10, 0.4).items % 100 for _ in range(5000)])
+    np.testing.assert_allclose(places.mean(0), 49.5, atol=5 * 29 / np.sqrt(5000))
+    within = np.corrcoef(places.T)[~np.eye(10, dtype=bool)]
+    assert np.abs(within).max() < 5 / np.sqrt(5000)
+    assert abs(np.corrcoef(places[1:].ravel(), places[:-1].ravel())[0, 1]) < 5 / np.sqrt(50_000)
+
+
 def test_sample_is_a_function_of_seed_and_number_of_the_draw():
     first, second, other = (with_priorities(np.ones(1000), seed=seed) for seed in (5, 5, 6))
     draws = [first.sample(64, 0.4).items.tolist() for _ in range(10)]
@@ -138,10 +147,10 @@ def test_weights_are_the_formula_of_the_paper(normalize, beta):
 
 
 def test_weights_of_extreme_priorities_are_finite():
-    priorities = with_priorities([1, 1], alpha=20.0, normalize="buffer")
+    priorities = with_priorities([1, 1], alpha=40.0, normalize="buffer")
     priorities.update(np.arange(2), GENERATIONS[:2], np.array([0, 3e38], np.float32))
     assert np.isfinite(priorities.tree.total)
-    assert priorities.tree.smallest > 0
+    assert priorities.tree.masses.min() > 0
     draw = priorities.sample(8, 1.0)
     assert np.isfinite(draw.is_weight).all()
     assert np.isfinite(draw.probability).all()
