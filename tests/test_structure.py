@@ -22,8 +22,9 @@ LAYERS = (
     {"cli"}, {"__main__"},
 )
 CONFINED = {
-    "gymnasium": {"envs"}, "click": {"cli"}, "rich": {"cli", "telemetry.dashboard"}, "cffi": {"native"},
-    "tensorboard": {"telemetry.tensorboard"}, "torch": {"models", "algos", "inference", "workers", "replay.fragments"},
+    "gymnasium": {"envs", "bench.replay_peers"}, "click": {"cli"}, "rich": {"cli", "telemetry.dashboard"},
+    "cffi": {"native"}, "tensorboard": {"telemetry.tensorboard"},
+    "torch": {"models", "algos", "inference", "workers", "replay.fragments", "bench.replay_peers"},
 }
 MAX_LINES = 320
 
