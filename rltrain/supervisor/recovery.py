@@ -101,6 +101,8 @@ class Recovery:
         elif child.role == "evaluator":
             self.evaluations.abandon()
         self.memory.rows[child.name].end()
+        orphans = self.fleet.launcher.orphans
+        orphans.kill(orphans.alive(child.pid) if child.pid is not None else [])
         # What it told, it would again; what failed in the starting run as well. What could start once may start again.
         may_differ = told is None and (child.is_ready or child.error is None or child.life > 0)
         decision = self.restarts.after_death(child.name, time.monotonic(), child.ready_s, may_differ)

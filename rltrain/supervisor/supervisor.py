@@ -76,6 +76,7 @@ class Supervisor:
         self.folder: RunFolder
         self.memory: RunMemory
         self.monitor = Monitor(loaded, dashboard)
+        launcher.orphans.warn = self.monitor.warn
         self.done: dict | None = None
         self.failure: RltrainError | None = None
         self.first_update_s: float | None = None
