@@ -159,7 +159,7 @@ class Recovery:
         self.due.clear()
         self.evaluations.abandon()
         try:
-            self.boot.again(lambda: self.monitor.tick("starting again"))
+            self.boot.again(lambda: self.monitor.tick("starting again", is_learner_exempt=True))
         except RltrainError as error:
             return self._on_failed_boot(error)
         self.begin_watch(self.memory)

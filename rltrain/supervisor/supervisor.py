@@ -197,7 +197,8 @@ class Supervisor:
 
     def _tick(self) -> None:
         self.recovery.tick()
-        self.monitor.tick("stopping" if self.signals else self.recovery.waiting() or self.evaluations.phase())
+        phase = "stopping" if self.signals else self.recovery.waiting() or self.evaluations.phase()
+        self.monitor.tick(phase, is_learner_exempt=not self.recovery.has_learned)
 
     # -- the end ----------------------------------------------------------------------------------------------
 
