@@ -1,10 +1,10 @@
 """Measure what prioritized replay is worth where rare transitions matter: env steps until a chain is walked to its end.
 
-    python tools/bench_priorities.py [--seeds 5] [--length 10] [--json FILE]
+    python tools/bench_priorities.py [--seeds 5] [--length 12] [--json FILE]
 
-Trains `configs/chain.toml` with prioritized and with uniform replay, alternately, and prints for each the env steps
-at which the mean return of the last 100 episodes reached 0.5: median and (lowest to highest). A run that does not get
-there counts as its whole length.
+Trains `configs/chain.toml` with prioritized and with uniform replay, alternately, from the same random actions, and
+prints for each the env steps after which the greedy policy walked the whole chain in every later evaluation: median and
+(lowest to highest). A run that does not get there counts as its whole length.
 """
 
 from __future__ import annotations
@@ -31,15 +31,26 @@ def env_steps_to_solve(seed: int, length: int, prioritized: bool) -> tuple[int, 
             "--seed", str(seed), *sets,
         ]  # fmt: skip
         subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
-        summary = json.loads(next(Path(folder).glob("*/summary.json")).read_text())
-    return summary["env_steps"], summary["reason"] == "target"
+        curve = evaluations(Path(folder))
+    unsolved = [step for step, value in curve if value < 1]
+    later = [step for step, _ in curve if step > max(unsolved, default=0)]
+    return (later[0], True) if later else (curve[-1][0], False)
+
+
+def evaluations(runs: Path) -> list[tuple[int, float]]:
+    """Read (env steps, return of the greedy policy) of a run."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    folder = next(runs.glob("*/tensorboard"))
+    found = EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload().Scalars("eval/return_mean")
+    return [(point.step, point.value) for point in found]
 
 
 def main() -> None:
     """Run both sides for each seed and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=5, help="number of seeds")
-    parser.add_argument("--length", type=int, default=10, help="places in the chain")
+    parser.add_argument("--length", type=int, default=12, help="places in the chain")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     options = parser.parse_args()
     found: dict[str, list[tuple[int, bool]]] = {"prioritized": [], "uniform": []}

@@ -166,8 +166,8 @@ class ReplaySection(Section):
     capacity: Rows = 1_000_000
     """Transitions kept; then the oldest make room. Unit: env steps."""
     learning_starts: EnvSteps = 1_000
-    """Env steps in the replay before the first update, also where a resumed run begins with an empty one; until then
-    the first policy acts at random. Unit: env steps."""
+    """Env steps in the replay before the first update, also where a resumed run begins with an empty one. A new run
+    acts at random until then. Unit: env steps."""
     batch_size: Rows = 256
     """Transitions of one update."""
     updates_per_env_step: Annotated[float, Field(gt=0, le=1_000)] | Auto = "auto"

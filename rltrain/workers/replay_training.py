@@ -102,9 +102,9 @@ class ReplayTraining:
         )
 
     def before_publication(self, env_steps: int) -> None:
-        """Set how the policy explores."""
+        """Set how the policy explores; one that has learned already does not act at random again after a resume."""
         progress = progress_at(env_steps, self.config.run.total_env_steps)
-        self.update.set_exploration(progress, self.ratio.is_filling)
+        self.update.set_exploration(progress, is_warm_up=self.ratio.is_filling and not self.state.updates)
 
     def learn(self, batch: Batch, env_steps: int) -> dict[str, torch.Tensor]:
         """Put a batch of fragments into the replay and make the updates that are due.
