@@ -1,6 +1,6 @@
 """Measure what prioritized replay is worth where rare transitions matter: env steps until a chain is walked to its end.
 
-    python tools/bench_priorities.py [--seeds 5] [--length 12] [--json FILE]
+    python tools/bench_priorities.py [--seeds 5] [--length 13] [--json FILE]
 
 Trains `configs/chain.toml` with prioritized and with uniform replay, alternately, from the same random actions, and
 prints for each the env steps after which the greedy policy walked the whole chain in every later evaluation: median and
@@ -50,7 +50,7 @@ def main() -> None:
     """Run both sides for each seed and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=5, help="number of seeds")
-    parser.add_argument("--length", type=int, default=12, help="places in the chain")
+    parser.add_argument("--length", type=int, default=13, help="places in the chain")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     options = parser.parse_args()
     found: dict[str, list[tuple[int, bool]]] = {"prioritized": [], "uniform": []}
