@@ -18,11 +18,13 @@ PACKAGE = ROOT / "rltrain"
 FILES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = (
     {"errors", "fields", "telemetry.metrics"}, {"registry"}, {"config"}, {"native"}, {"shm"},
-    {"envs", "models", "algos"}, {"inference"}, {"workers"}, {"telemetry"}, {"supervisor"}, {"cli"}, {"__main__"},
+    {"envs", "models", "algos", "replay"}, {"inference"}, {"workers"}, {"telemetry"}, {"supervisor"}, {"bench"},
+    {"cli"}, {"__main__"},
 )
 CONFINED = {
-    "gymnasium": {"envs"}, "click": {"cli"}, "rich": {"cli", "telemetry.dashboard"}, "cffi": {"native"},
-    "tensorboard": {"telemetry.tensorboard"}, "torch": {"models", "algos", "inference", "workers"},
+    "gymnasium": {"envs", "bench.replay_peers"}, "click": {"cli"}, "rich": {"cli", "telemetry.dashboard"},
+    "cffi": {"native"}, "tensorboard": {"telemetry.tensorboard"},
+    "torch": {"models", "algos", "inference", "workers", "replay.fragments", "bench.replay_peers"},
 }
 MAX_LINES = 320
 

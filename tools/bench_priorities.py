@@ -37,7 +37,7 @@ def env_steps_to_solve(seed: int, length: int, prioritized: bool) -> tuple[int, 
 
 def main() -> None:
     """Run both sides for each seed and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=5, help="number of seeds")
     parser.add_argument("--length", type=int, default=10, help="places in the chain")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
@@ -49,11 +49,11 @@ def main() -> None:
             steps, is_solved = results[-1]
             print(f"seed {seed}  {name:12} {steps:>9,} env steps{'' if is_solved else '  not solved'}", flush=True)
     for name, results in found.items():
-        steps = [number for number, _ in results]
+        numbers = [number for number, _ in results]
         num_solved = sum(is_solved for _, is_solved in results)
         print(
-            f"{name:12} {statistics.median(steps):>9,.0f} ({min(steps):,} to {max(steps):,}), "
-            f"{num_solved} of {len(steps)} solved"
+            f"{name:12} {statistics.median(numbers):>9,.0f} ({min(numbers):,} to {max(numbers):,}), "
+            f"{num_solved} of {len(numbers)} solved"
         )
     ratio = statistics.median(s for s, _ in found["uniform"]) / statistics.median(s for s, _ in found["prioritized"])
     print(f"uniform needs {ratio:.2f} x the env steps of prioritized (medians)")

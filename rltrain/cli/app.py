@@ -21,6 +21,7 @@ COMMANDS = {
     "eval": "Play episodes with a trained policy.",
     "runs": "List the runs.",
     "board": "Show curves in TensorBoard.",
+    "bench": "Measure parts of rltrain beside other libraries.",
     "config": "Show options, their values and meanings.",
 }
 """In the order a user meets them -> first line of help. The module of a command has its name."""

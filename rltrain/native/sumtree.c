@@ -97,7 +97,8 @@ static int64_t descend(const double *children, double *mass)
     return chosen;
 }
 
-/* leaves[i] = the leaf that holds masses[i] of the total, counted from the left; never one of mass 0 unless all are.
+/* leaves[i] = the leaf that holds masses[i] of the total, counted from the left; what is below 0 or beyond the total
+ * counts as the end it is next to. Never a leaf of mass 0 unless all are.
  * Blocks of queries go down level by level together, so that their cache misses overlap. O(count * d). */
 void rl_tree_find(const rl_tree *tree, const double *masses, int64_t count, int64_t *leaves)
 {
@@ -105,7 +106,7 @@ void rl_tree_find(const rl_tree *tree, const double *masses, int64_t count, int6
         int64_t num = count - first < BLOCK ? count - first : BLOCK;
         double left[BLOCK];
         for (int64_t i = 0; i < num; i++) {
-            left[i] = masses[first + i];
+            left[i] = masses[first + i] > 0 ? masses[first + i] : 0; /* no number counts as 0, too */
             leaves[first + i] = 0;
         }
         for (int64_t level = tree->num_levels - 2; level >= 0; level--) {

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rltrain.native import ffi, lib
-from rltrain.replay.sum_tree import SumTree
+from rltrain.replay.sum_tree import LARGEST_MASS, SumTree
 
 
 @dataclass(frozen=True)
@@ -89,8 +89,10 @@ class Priorities:
             beta: exponent of the importance weights, in [0, 1].
 
         Raises:
-            ValueError: nothing may be drawn.
+            ValueError: nothing may be drawn, or `batch_size` is none.
         """
+        if batch_size < 1:
+            raise ValueError(f"batch_size = {batch_size}: a batch has at least one item")
         masses, items = np.empty(batch_size), np.empty(batch_size, np.int64)
         generations, is_weight = np.empty(batch_size, np.uint32), np.empty(batch_size, np.float32)
         probability = np.empty(batch_size)
@@ -117,11 +119,13 @@ class Priorities:
             How many were set; `num_stale` and `num_not_finite` count the others.
 
         Raises:
-            ValueError: an item is out of range, or the lengths differ.
+            ValueError: an item is out of range, or the shapes differ; nothing was changed.
         """
-        errors = np.ascontiguousarray(td_error, np.float32)
-        if not len(items) == len(generations) == len(errors):
-            raise ValueError(f"{len(items)} items, {len(generations)} generations and {len(errors)} errors")
+        items, errors = np.ascontiguousarray(items, np.int64), np.ascontiguousarray(td_error, np.float32)
+        generations = np.ascontiguousarray(generations, np.uint32)
+        if not items.shape == generations.shape == errors.shape == (len(items),):
+            shapes = f"{items.shape}, {generations.shape} and {errors.shape}"
+            raise ValueError(f"items, generations and td_error must all be [B], not {shapes}")
         kept = np.empty(len(items), np.int64)
         number = lib.rl_tree_update(
             self.tree.handle, self._generations, ffi.from_buffer("int64_t[]", items),
@@ -143,14 +147,18 @@ class Priorities:
         }
 
     def load_state_dict(self, state: dict[str, np.ndarray]) -> None:
-        """Restore from `state_dict` output. Generations begin anew: nothing is on its way.
+        """Restore from `state_dict` output. What was drawn before is stale from now on.
 
         Raises:
-            ValueError: it is of a larger replay, or a mass is no number.
+            ValueError: it is of a larger replay, or a value is out of its range; nothing was changed.
         """
-        masses = state["masses"]
-        if len(masses) > self.num_items or not np.isfinite(masses).all() or (masses < 0).any():
-            raise ValueError(f"{len(masses)} saved masses do not fit {self.num_items} places")
-        self.tree.load(masses)
-        self._largest[0] = float(state["largest"])
-        self.num_draws = int(state["num_draws"])
+        largest, num_draws = float(state["largest"]), int(state["num_draws"])
+        if not (0 < largest <= LARGEST_MASS and num_draws >= 0):
+            raise ValueError(f"the saved priorities do not fit: largest = {largest}, num_draws = {num_draws}")
+        try:
+            self.tree.load(state["masses"])
+        except ValueError as error:
+            raise ValueError(f"the saved priorities do not fit: {error}") from None
+        self.generations += 1
+        self._largest[0] = largest
+        self.num_draws = num_draws

@@ -29,6 +29,7 @@ def ledger_sample():
     server.observe("queue_delay_us", 20)
     server.observe("service_us", 20)
     learner.observe("policy_lag_versions", 1)
+    learner.set("replay_size", 100)
     ledger.sample()
     return ledger.window()
 

@@ -51,6 +51,7 @@ def make():
 
 PROGRESS = {
     "version": 3, "env_steps": 640, "next_log": 700, "episodes": {"returns": [], "lengths": [], "num_episodes": 0},
+    "training": {"algorithm": {}, "replay": {}, "ratio": {}},
 }  # fmt: skip
 
 

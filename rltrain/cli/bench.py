@@ -1,0 +1,107 @@
+"""`rltrain bench replay`: what the replay does in a second, beside other libraries and numpy's own gather."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import click
+
+SECONDS_PER_LINE = 10
+"""Between two lines of progress where standard error is no terminal."""
+CAPACITIES = (100_000, 1_000_000)
+
+
+@click.group("bench")
+def command() -> None:
+    """Measure parts of rltrain, beside other libraries and the machine's own limits.
+
+    \b
+    Example:
+      rltrain bench replay --quick
+    """
+
+
+@command.command("replay", short_help="Measure the replay: inserts, draws, gathers, memory.")
+@click.option("--quick", is_flag=True, help="Small replays and short turns: less than a minute.")
+@click.option("--capacity", "capacities", type=click.IntRange(min=10_000), multiple=True, metavar="N",
+              help="Transitions; may be given several times. Default: 100000 and 1000000.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+              help="Also write every value, and what it was measured on, to this file.")
+def replay(quick: bool, capacities: tuple[int, ...], json_file: Path | None) -> int:
+    """Measure prioritized replay: transitions put in, batches drawn with their update, memory.
+
+    Observations are 8 float32, and stacks of 4 frames of 84 x 84 bytes. Of cpprb, torchrl, tianshou and
+    stable-baselines3, those that are installed are measured in turn with rltrain, in the same process. What needs more
+    memory than there is, is left out and named. Ctrl-C prints what was measured so far.
+
+    \b
+    Example:
+      rltrain bench replay --quick
+      rltrain bench replay --capacity 10000000 --json replay.json
+    """
+    from rltrain.bench.record import record
+    from rltrain.bench.replay import Plan, ReplayBench
+    from rltrain.bench.replay_peers import PEERS
+    from rltrain.bench.replay_table import as_json, lines_of
+    from rltrain.errors import ConfigError
+
+    if quick and capacities:
+        raise ConfigError("--quick measures small replays only. Use either --quick or --capacity.")
+    if json_file is not None and not json_file.absolute().parent.is_dir():
+        raise ConfigError(f"--json {str(json_file)!r}: there is no folder {str(json_file.parent)!r}. Create it first.")
+    plan = Plan.quick() if quick else Plan.full(capacities or CAPACITIES)
+    said = record((*PEERS, "torch"))
+    is_complete = False
+    with _progress() as show:
+        bench = ReplayBench(plan, lambda done_s, what: show(done_s, bench.expected_s, what))
+        try:
+            bench.run()
+            is_complete = True
+        except KeyboardInterrupt:
+            bench.notes.append("interrupted: this is what was measured until then")
+    click.echo("\n".join(lines_of(bench.figures, bench.notes, plan, said)))
+    if json_file is not None:
+        json_file.write_text(json.dumps(as_json(bench.figures, bench.notes, plan, said, is_complete), indent=1))
+    if not is_complete:
+        raise KeyboardInterrupt
+    return 0
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Callable[[float, float, str], None]]:
+    """Show what is being done and the time left, on standard error: a bar, or a line now and then."""
+    if not sys.stderr.isatty():
+        yield _Lines()
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (BarColumn(20), TimeRemainingColumn(), TextColumn("{task.description}", markup=False))
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("", total=None)
+        yield lambda done_s, expected_s, what: progress.update(
+            task, completed=done_s, total=expected_s, description=what
+        )
+
+
+class _Lines:
+    """A line every few seconds."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self._last = -float(SECONDS_PER_LINE)
+
+    def __call__(self, done_s: float, expected_s: float, what: str) -> None:
+        from rltrain.telemetry.figures import duration
+
+        elapsed = time.monotonic() - self._began
+        if elapsed - self._last < SECONDS_PER_LINE:
+            return
+        self._last = elapsed
+        left_s = (expected_s - done_s) * (elapsed / done_s if done_s else 1)
+        click.echo(f"{what} ({duration(max(0, left_s))} left)", err=True)
