@@ -173,7 +173,7 @@ def test_describe_options_covers_every_option_with_a_meaning(tmp_path):
 @pytest.mark.parametrize("path", [path for path, field in leaves() if "a whole number" in accepted(field)])
 def test_load_huge_whole_number_is_refused_with_the_limit(tmp_path, path):
     section, key = path.rsplit(".", 1)
-    algorithm = ["algo.name=appo"] if section == "algo.appo" else []
+    algorithm = [f"algo.name={section.removeprefix('algo.')}"] if section.startswith("algo.") else []
     for number in (hex(10**25), hex(16**5000)):
         value = f"[{number}, {number}]" if accepts_tuple(find(path)) else number
         source = tmp_path / "huge.toml"

@@ -9,7 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from rltrain.config.algorithms import AlgoConfig, AlgoSection
+from rltrain.config.algorithms import (
+    ActorCriticReplayOptions,
+    AlgoConfig,
+    AlgoSection,
+    PolicyGradientOptions,
+)
 from rltrain.config.options import leaves
 from rltrain.config.schema import Config
 
@@ -20,8 +25,14 @@ SECTION_OF_TYPE = {
     for name, field in section.model_fields.items()
     if isinstance(field.annotation, type)
 }
-SECTION_OF_TYPE["AlgoConfig"] = "chosen"
-"""`config.algo.chosen` has the options that all algorithms have."""
+SHARED = (AlgoConfig, PolicyGradientOptions, ActorCriticReplayOptions)
+"""Options of several algorithms: read for one, read for all, as `config.algo.chosen` or as one of these types."""
+SECTION_OF_TYPE |= {shared.__name__: "chosen" for shared in SHARED}
+HANDED_ON = {
+    "algo.dqn.dueling": "dueling", "algo.dqn.epsilon_ladder": "ladder_envs",
+    "algo.td3.exploration_noise": "exploration_noise",
+}  # fmt: skip
+"""What `Config.model_settings` hands on to the model with its own section, and under which name."""
 
 
 def pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.expr, ast.expr]]:
@@ -39,6 +50,14 @@ def last_word(node: ast.expr) -> str:
     return getattr(node, "attr", getattr(node, "id", ""))
 
 
+def section_of(annotation: ast.expr, name: str) -> str:
+    """The section that an argument of this type is; of several possible ones, what they have in common."""
+    if isinstance(annotation, ast.BinOp):
+        known = [section for kind in ast.walk(annotation) if (section := SECTION_OF_TYPE.get(last_word(kind)))]
+        return "chosen" if known else name
+    return SECTION_OF_TYPE.get(last_word(annotation), name)
+
+
 def reads(tree: ast.AST) -> Iterator[tuple[str, str]]:
     """Yield (section, option) of everything that a file reads, by whatever name it holds the section."""
     holders = {}
@@ -47,7 +66,7 @@ def reads(tree: ast.AST) -> Iterator[tuple[str, str]]:
             for target, value in (pair for t in node.targets for pair in pairs(t, node.value)):
                 holders[last_word(target)] = last_word(value)
         elif isinstance(node, ast.arg) and node.annotation is not None:
-            holders[node.arg] = SECTION_OF_TYPE.get(last_word(node.annotation), node.arg)
+            holders[node.arg] = section_of(node.annotation, node.arg)
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute):
             word = last_word(node.value)
@@ -77,6 +96,8 @@ def read_options() -> frozenset[tuple[str, str]]:
 def test_option_is_read_by_the_code(path):
     section, option = path.split(".")[-2:]
     ways = {(section, option)}
-    if path.startswith("algo.") and option in AlgoConfig.model_fields:
+    if path.startswith("algo.") and any(option in shared.model_fields for shared in SHARED):
         ways.add(("chosen", option))
+    if path in HANDED_ON:
+        ways = {("model", HANDED_ON[path])}
     assert ways & read_options(), f"no file of rltrain/ reads {path}"
