@@ -23,7 +23,7 @@ def config(name: str, algo: dict | None = None, **sections) -> Config:
 
 def start(settings: Config, spec: EnvSpec | None = None):
     """Return a fresh (train state, update function)."""
-    model = build_model(spec or env_spec(), settings.model.model_dump(), settings.env.normalize_obs, settings.run.seed)
+    model = build_model(spec or env_spec(), settings.model_settings(), settings.env.normalize_obs, settings.run.seed)
     update = load_algorithm(settings.algo.name)(settings.algo.chosen, settings.learner)
     return TrainState(model, settings, NUM_COLUMNS), update
 

@@ -146,6 +146,36 @@ class ForkAndReturn(Count):
         return super().step(action)
 
 
+class ForkAndExit(Count):
+    """Forks at step 30 of its life, and the copy exits as one does that knows nothing of where it is.
+
+    Writes into the file `told` which process builds one and which closes one.
+    """
+
+    def __init__(self, told: str, n: int = 20):
+        super().__init__(n)
+        self.told, self.num_steps = told, 0
+        self._tell("built")
+
+    def _tell(self, what: str) -> None:
+        with open(self.told, "a") as told:
+            told.write(f"{what} {os.getpid()}\n")
+
+    def step(self, action: Any):
+        """Fork if the time has come."""
+        self.num_steps += 1
+        if self.num_steps == 30:
+            copy = os.fork()
+            if copy == 0:
+                sys.exit()
+            os.waitpid(copy, 0)
+        return super().step(action)
+
+    def close(self) -> None:
+        """Tell."""
+        self._tell("closed")
+
+
 class TellEvaluation(Count):
     """Makes the file `flag` at its first step in the evaluator, where an episode never ends."""
 

@@ -55,7 +55,7 @@ class ReplayStore:
     """
 
     def __init__(self, layout: ReplayLayout, file: Path | None = None):
-        self.layout = layout
+        self.layout, self.file = layout, file
         self.size = 0
         """Transitions that can be drawn."""
         self._memory = _map(layout.offsets()["end"], file)

@@ -87,7 +87,7 @@ class Boot:
                 self._hear(child, message)
             for child in fleet.children.values():
                 if (not child.is_alive or child.error is not None) and not self._may_wait(child):
-                    raise boot_error(child)
+                    raise boot_error(child, has_booted=not self._is_first)
             self._ended += [child for child in events.ended if self._may_wait(child)]
             fleet.launcher.check_zygotes()
             if self.signals:

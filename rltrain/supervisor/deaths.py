@@ -26,8 +26,14 @@ _BY_NAME = {kind.__name__: kind for kind in (CheckpointError, EnvContractError)}
 _BY_EXIT_CODE: dict[int, type[RltrainError]] = {kind.exit_code: kind for kind in (ConfigError, TrainingError)}
 
 
-def boot_error(child: Child) -> RltrainError:
-    """Return the error of a child that ended or failed before it was ready."""
+def boot_error(child: Child, has_booted: bool) -> RltrainError:
+    """Return the error of a child that ended or failed before it was ready.
+
+    Args:
+        child: which did.
+        has_booted: whether the run had booted before: what could start once may start again, so that an exception while
+            starting is a death like another, and not what every further attempt would meet, too.
+    """
     error = child.error
     if error is None:
         text = f"{child.name} {child.describe_end()}, while starting.{child.hint()}\n{log_tail(child)}"
@@ -35,7 +41,10 @@ def boot_error(child: Child) -> RltrainError:
     kind = _told_kind(child)
     if kind is not None:
         return kind(error["message"])
-    return BootError(f"{child.name} failed while starting:\n{error['traceback']}")
+    failed = f"{child.name} failed while starting"
+    if has_booted:
+        return BootError(f"{failed}: {why_it_ended(child)}.\n{error['traceback']}", died=child.name)
+    return BootError(f"{failed}:\n{error['traceback']}")
 
 
 def told_error(child: Child) -> RltrainError | None:

@@ -19,7 +19,8 @@ import psutil
 from rltrain.config.schema import Config, SupervisionSection
 from rltrain.envs.report import NOTE_EVERY_S, Call, Finding
 from rltrain.errors import Interrupted
-from rltrain.supervisor.launcher import adopt_orphans, how_it_ended, killed_hint
+from rltrain.supervisor.launcher import how_it_ended, killed_hint
+from rltrain.supervisor.orphans import Orphans
 from rltrain.supervisor.stacks import users_place
 from rltrain.supervisor.stop_signals import StopSignals
 from rltrain.supervisor.zygotes import python_command
@@ -54,7 +55,6 @@ def check_apart(config: Config) -> Generator[Finding]:
     """
     signals = StopSignals()
     try:
-        adopt_orphans()
         watched = _Watched(config)
         try:
             yield from watched.findings(signals)
@@ -72,7 +72,8 @@ class _Watched:
         self.call: Call = "build"
         self.error: dict[str, str] | None = None
         """What it reported before it ended."""
-        self._others = set(psutil.Process().children(recursive=True))
+        self._orphans = Orphans()
+        self._orphans.adopt()
         self._stacks_fd = os.memfd_create("stacks")
         self.channel, theirs = Channel.pair()
         # Its own group: a terminal's Ctrl-C is for this process, which asks the other where it is.
@@ -81,7 +82,7 @@ class _Watched:
                 "from rltrain.workers.child import run_child; run_child(int(sys.argv[2]), int(sys.argv[3]))",
                 str(theirs.fileno()), str(os.getpid()),
             ),
-            stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], process_group=0,
+            stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], process_group=0, env=self._orphans.environment,
         )  # fmt: skip
         theirs.close()
         settings = {"env": config.env.model_dump(mode="json"), "code_dir": config.run.code_dir}
@@ -115,24 +116,12 @@ class _Watched:
     def end(self) -> None:
         """Kill it and all that it has started, also what left its group or has lost its parent."""
         deadline = time.monotonic() + _KILL_S
-        while (left := self._alive()) and time.monotonic() < deadline:
-            for process in left:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    process.kill()
+        while (left := self._orphans.alive()) and time.monotonic() < deadline:
+            self._orphans.kill(left)
             psutil.wait_procs([p for p in left if p.pid != self.process.pid], timeout=_POLL_S)
             self._wait()
         self.channel.close()
         os.close(self._stacks_fd)
-
-    def _alive(self) -> list[psutil.Process]:
-        """What descends from this process by way of it. Dead ones go with this process."""
-        found = set(psutil.Process().children(recursive=True)) - self._others
-        alive = []
-        for process in found:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                if process.status() != psutil.STATUS_ZOMBIE:
-                    alive.append(process)
-        return alive
 
     def _wait(self, limit_s: float = _POLL_S) -> bool:
         """Whether it has ended, now or within the limit."""

@@ -15,11 +15,10 @@ from rltrain.shm.counters import CounterRow
 from rltrain.supervisor.launcher import Child, end
 from rltrain.supervisor.logs import TAIL_LINES
 from rltrain.supervisor.stacks import current_calls
+from rltrain.telemetry.verdict import NOTICED_S
 
 HELD_S = 2.0
 """How long the learner may be held by SIGSTOP, as it may be let go, once the run is to end."""
-NOTICED_S = 10.0
-"""Silence that is told of, where it is less than half of what is tolerated."""
 _LEAST_SILENCE_S = 1.0
 """Of a process that waits in vain: those that idle give a sign five times a second."""
 SHOWN_CALLS = 4
@@ -88,7 +87,7 @@ class Heartbeats:
     def _check(self, child: Child, row: CounterRow) -> None:
         age = row.heartbeat_age_s
         limit_s = self.limits.heartbeat_timeout_s
-        is_new = self._noticed.get(child.name) is not child
+        is_new = self._noticed.get(child.name) is not child  # told of at half of the limit where that is less
         if age <= (min(NOTICED_S, limit_s / 2) if is_new else limit_s):
             self._asked_for_stack.pop(child.name, None)
         elif child.name not in self._asked_for_stack:

@@ -6,20 +6,16 @@ of this process (a subreaper), die with it, and write stdout and stderr into pip
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import os
 import signal
 import time
 from dataclasses import dataclass
 
-import psutil
-
 from rltrain.supervisor.logs import BoundedLog, OutputPump
+from rltrain.supervisor.orphans import Orphans
 from rltrain.supervisor.zygotes import Zygote
 from rltrain.workers.channel import Channel, ChannelClosed
 
-_PR_SET_CHILD_SUBREAPER = 36
 _ORPHANS_S, _LOOK_S = 2.0, 0.005
 """Longest try to end what envs left behind, and the distance between two looks."""
 _KEPT_S = 60.0
@@ -87,11 +83,6 @@ def killed_hint(status: int) -> str:
     return " Unless somebody did it by hand, memory ran out and the kernel did." if status == -signal.SIGKILL else ""
 
 
-def adopt_orphans() -> None:
-    """Become the parent of what a descendant leaves behind, instead of the machine's first process."""
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-
-
 class Launcher:
     """Starts children and reaps them. One for each run, used by one thread.
 
@@ -101,18 +92,15 @@ class Launcher:
 
     def __init__(self, pump: OutputPump):
         self.pump = pump
-        self.zygotes = {kind: Zygote(kind, pump) for kind in ("torch", "plain")}
+        self.orphans = Orphans()
+        self.zygotes = {kind: Zygote(kind, pump, self.orphans) for kind in ("torch", "plain")}
         self.statuses: dict[int, tuple[int, float]] = {}
         """By pid the exit code and the time of death of those reaped before they were known by name, orphans of envs
         among them: with the time, a pid that is used again is not taken for the earlier process."""
 
-        self._foreign: set[psutil.Process] = set()
-        """Children that this process had before: whoever started it may have given it some."""
-
     def start_zygotes(self) -> None:
         """Start the processes that fork the children; does not wait for them."""
-        self._foreign = set(psutil.Process().children())
-        adopt_orphans()
+        self.orphans.adopt()
         for zygote in self.zygotes.values():
             zygote.start()
 
@@ -176,19 +164,13 @@ class Launcher:
 
         This process is the parent of what lost its own (a subreaper), and may become that of what those had started.
         """
-        deadline = time.monotonic() + _ORPHANS_S
-        while orphans := self._orphans():
-            for orphan in orphans:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    orphan.kill()
-            self.reap([])
-            if time.monotonic() > deadline:
-                return
-            time.sleep(_LOOK_S)
-
-    def _orphans(self) -> list[psutil.Process]:
         zygotes = {zygote.pid for zygote in self.zygotes.values()}
-        return [p for p in psutil.Process().children() if p not in self._foreign and p.pid not in zygotes]
+        deadline = time.monotonic() + _ORPHANS_S
+        while time.monotonic() < deadline and (left := [p for p in self.orphans.alive() if p.pid not in zygotes]):
+            self.orphans.kill(left)
+            self.reap([])
+            time.sleep(_LOOK_S)
+        self.reap([])
 
     def close(self) -> None:
         """End the zygotes."""

@@ -101,6 +101,8 @@ class Recovery:
         elif child.role == "evaluator":
             self.evaluations.abandon()
         self.memory.rows[child.name].end()
+        orphans = self.fleet.launcher.orphans
+        orphans.kill(orphans.alive(child.pid) if child.pid is not None else [])
         # What it told, it would again; what failed in the starting run as well. What could start once may start again.
         may_differ = told is None and (child.is_ready or child.error is None or child.life > 0)
         decision = self.restarts.after_death(child.name, time.monotonic(), child.ready_s, may_differ)
@@ -157,14 +159,14 @@ class Recovery:
         self.due.clear()
         self.evaluations.abandon()
         try:
-            self.boot.again(lambda: self.monitor.tick("starting again"))
+            self.boot.again(lambda: self.monitor.tick("starting again", is_learner_exempt=True))
         except RltrainError as error:
             return self._on_failed_boot(error)
         self.begin_watch(self.memory)
         return self.monitor.go_back(self.boot.resumed[0] if self.boot.resumed else 0)
 
     def _on_failed_boot(self, error: RltrainError) -> None:
-        """Try once more where a process died without a word and the budget allows it; else give up."""
+        """Try once more where a process died or could not build what it could before, within the budget; else give up."""
         self.fleet.kill_all()
         if isinstance(error, BootError) and error.died is not None:
             decision = self.restarts.after_death("learner", time.monotonic(), ready_s=None)

@@ -76,6 +76,7 @@ class Supervisor:
         self.folder: RunFolder
         self.memory: RunMemory
         self.monitor = Monitor(loaded, dashboard)
+        launcher.orphans.warn = self.monitor.warn
         self.done: dict | None = None
         self.failure: RltrainError | None = None
         self.first_update_s: float | None = None
@@ -196,7 +197,8 @@ class Supervisor:
 
     def _tick(self) -> None:
         self.recovery.tick()
-        self.monitor.tick("stopping" if self.signals else self.recovery.waiting() or self.evaluations.phase())
+        phase = "stopping" if self.signals else self.recovery.waiting() or self.evaluations.phase()
+        self.monitor.tick(phase, is_learner_exempt=not self.recovery.has_learned)
 
     # -- the end ----------------------------------------------------------------------------------------------
 

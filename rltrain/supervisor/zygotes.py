@@ -19,6 +19,7 @@ from pathlib import Path
 import rltrain
 from rltrain.errors import BootError
 from rltrain.supervisor.logs import BoundedLog, OutputPump
+from rltrain.supervisor.orphans import Orphans
 from rltrain.workers.channel import Channel, ChannelClosed
 from rltrain.workers.child import ENDING_SIGNALS
 
@@ -36,10 +37,11 @@ class Zygote:
     Args:
         kind: what it has loaded, `torch` or `plain`.
         pump: reads its output.
+        orphans: has the mark that it and all that it forks carry.
     """
 
-    def __init__(self, kind: str, pump: OutputPump):
-        self.kind, self.pump = kind, pump
+    def __init__(self, kind: str, pump: OutputPump, orphans: Orphans):
+        self.kind, self.pump, self.orphans = kind, pump, orphans
         self.log = BoundedLog(1 << 20)
         self._process: subprocess.Popen | None = None
         self._started_s = math.inf
@@ -62,7 +64,7 @@ class Zygote:
                     str(theirs.fileno()), str(os.getpid()), self.kind,
                 ),
                 stdin=subprocess.DEVNULL, stdout=out_write, stderr=out_write, pass_fds=[theirs.fileno()],
-                env={**_ENVIRONMENT[self.kind], **os.environ},
+                env={**_ENVIRONMENT[self.kind], **self.orphans.environment},
             )
         self._process.returncode = 0  # reaped by the launcher, not by Popen
         os.close(out_write)

@@ -31,7 +31,7 @@ from rltrain.telemetry.plain import Display, PlainLines, choose_display
 from rltrain.telemetry.sample import NO_SAMPLE, Sample
 from rltrain.telemetry.summary import closing_summary
 from rltrain.telemetry.tensorboard import TensorboardWriter
-from rltrain.telemetry.verdict import Verdict, judge, judge_whole
+from rltrain.telemetry.verdict import Verdict, judge, judge_whole, silence
 
 log = logging.getLogger(__name__)
 MAX_WARNINGS = 50
@@ -137,8 +137,8 @@ class Monitor:
 
     # -- while the run goes on --------------------------------------------------------------------------------
 
-    def tick(self, phase: str = "training") -> None:
-        """Take a sample and show it; about once a second."""
+    def tick(self, phase: str = "training", is_learner_exempt: bool = False) -> None:
+        """Take a sample and show it; about once a second. The learner's silence may be exempt, see `silence`."""
         sample = self._try("taking a sample", lambda: self._seen(self.ledger.sample()), None)
         if sample is not None:
             self.sample = sample
@@ -146,11 +146,12 @@ class Monitor:
             for name, counts in sample.histograms.items():
                 self.histograms[name] = self.histograms.get(name, 0) + counts
             self._warn_of_long_episode(sample)
-        verdict = self._try("the verdict", self._judge, None)
+        verdict = self._try("the verdict", lambda: self._judge(is_learner_exempt), None)
         self._show(lambda display: display.update(self.sample, verdict, list(self.warnings), phase))
 
-    def _judge(self) -> Verdict:
-        return judge(self.ledger.window(), self.config.pipeline.schedule, cores=self.cores)
+    def _judge(self, is_learner_exempt: bool) -> Verdict:
+        window = self.ledger.window()
+        return silence(window, is_learner_exempt) or judge(window, self.config.pipeline.schedule, cores=self.cores)
 
     def _warn_of_long_episode(self, sample: Sample) -> None:
         if self.endless is not None and sample.longest_open_steps >= LONG_EPISODE_STEPS:

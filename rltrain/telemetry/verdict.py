@@ -2,7 +2,8 @@
 
 Pure. The rules (`rules.py`) are asked in order and the first that holds gives the name; the one nearest to its bound
 among the others is the runner-up. Shares leave out `boot`. `judge` takes a window of about ten seconds
-(`Ledger.window`) of a run that goes on; `judge_whole` the total of one that has ended.
+(`Ledger.window`) of a run that goes on, after `silence` found no process that hangs; `judge_whole` the total of one that
+has ended, whose processes owe no sign of life.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from rltrain.telemetry.sample import Sample
 MIN_STEADY_S = 2.0
 """Least time after booting, in seconds, of learner and actors before anything is said."""
 WARMING_UP, NONE, STALLED = "warming up", "no verdict", "stalled"
-MIN_SILENT_S = 10.0
-"""Silence of a process after which nothing else matters."""
+NOTICED_S = 10.0
+"""Silence of a process that is told of, by the supervisor as here, and beside which nothing else matters."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,24 @@ class Verdict:
         return f"{self.finding}; {self.advice}" if self.advice else self.finding
 
 
+def silence(sample: Sample, is_learner_exempt: bool) -> Verdict | None:
+    """Name the process that holds up a run that goes on, as it gives no sign of life; None where all do.
+
+    Args:
+        sample: up to now.
+        is_learner_exempt: before its first update the learner may be compiling, without a sign of life.
+    """
+    exempt = ("evaluator", "learner") if is_learner_exempt else ("evaluator",)
+    silent = [p for p in sample.processes if p.role not in exempt and p.silent_s >= NOTICED_S]
+    if not silent:
+        return None
+    longest = max(silent, key=lambda process: process.silent_s)
+    return Verdict(
+        STALLED, f"{longest.name} gives no sign of life for {longest.silent_s:.0f} s, in state {longest.state}",
+        advice="its log says where it is; what takes that long at once holds up all others",
+    )
+
+
 def judge(
     sample: Sample, schedule: str, slowdown: tuple[float, float] | None = None, cores: int | None = None
 ) -> Verdict:
@@ -59,13 +78,6 @@ def judge(
             that was not measured.
         cores: usable ones, None when not known.
     """
-    silent = [p for p in sample.processes if p.role != "evaluator" and p.silent_s >= MIN_SILENT_S]
-    if silent:
-        longest = max(silent, key=lambda process: process.silent_s)
-        return Verdict(
-            STALLED, f"{longest.name} gives no sign of life for {longest.silent_s:.0f} s, in state {longest.state}",
-            advice="its log says where it is; what takes that long at once holds up all others",
-        )
     learner, steady_learner = _without_boot(sample.role_shares("learner"))
     actor, steady_actor = _without_boot(sample.role_shares("actor"))
     server, _ = _without_boot(sample.role_shares("inference"))

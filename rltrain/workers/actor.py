@@ -303,5 +303,6 @@ def main(channel: Channel, settings: dict, fds: list[int]) -> None:
     except ShutdownRequested:
         pass
     finally:
+        forked.end_copy()
         for group in groups:
             group.close()

@@ -33,6 +33,8 @@ _PACKAGE = str(Path(__file__).parents[1]) + "/"
 
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
+PID_VARIABLE = "RLTRAIN_CHILD"
+"""Set to its pid in each child: what its env starts carries it, and is found by it (`supervisor/orphans.py`)."""
 _KEPT_CHARACTERS = 5_000
 """Of each end of a text that is told to the supervisor."""
 
@@ -59,6 +61,7 @@ def run_child(channel_fd: int, parent_pid: int) -> None:
     """
     die_with(parent_pid)
     os.setpgid(0, 0)  # so that what an env starts can be found, and ended with it
+    os.environ[PID_VARIABLE] = str(os.getpid())
     ignore_ending_signals()
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True)  # the supervisor asks a silent child where it hangs

@@ -27,6 +27,7 @@ from torch import nn
 from rltrain import native
 from rltrain.algos.flat_parameters import FlatParameters
 from rltrain.config.load import config_from_dict
+from rltrain.envs import forked
 from rltrain.envs.make import EnvGroup, describe, make_group, make_single, record_episodes
 from rltrain.envs.seeding import FIRST_EVAL_ENV_INDEX
 from rltrain.errors import CheckpointError, ShutdownRequested
@@ -131,6 +132,7 @@ def evaluate_checkpoint(
         CheckpointError: the checkpoint is missing or damaged, or has lost its statistics.
     """
     started = time.monotonic()
+    forked.watch()
     torch.set_num_threads(1)
     checkpoint, warnings, file = CheckpointStore.load(path)
     config = config_from_dict(json.loads(checkpoint["config"]))
@@ -146,6 +148,7 @@ def evaluate_checkpoint(
         model = load_policy(checkpoint, spec)
         scores = Player(group, spec, model, seed, stochastic).play(episodes, progress)
     finally:
+        forked.end_copy()
         group.close()
     return {
         **summarise(scores),
@@ -220,6 +223,7 @@ def main(channel: Channel, settings: dict, fds: list[int]) -> None:
         except ShutdownRequested:
             return
         finally:
+            forked.end_copy()
             group.close()
         counters.add("evaluations")
         counters.add("episodes", len(scores.returns))

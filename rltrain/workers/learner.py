@@ -112,7 +112,8 @@ class Learner:
             self.ring, arena.layout.schema, prefetch_settings, self.control, self.counters,
             self.training.batch_device, self.version,
         )
-        self.training.attach(self.control, self.counters, run_folder)
+        for text in self.training.attach(self.control, self.counters, run_folder):
+            self.channel.send({"warning": text})
         schema = arena.layout.schema
         self.rows_per_batch = settings["num_lanes"] * schema.num_envs * schema.fragment_length
         self._show_progress()

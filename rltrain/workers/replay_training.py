@@ -55,30 +55,50 @@ class ReplayTraining:
 
     def __init__(self, config: Config, state: TrainState, spec: EnvSpec, num_lanes: int):
         self.config, self.state, self.replay = config, state, config.replay
-        self.layout = replay_layout(config, spec, num_lanes)
+        self.layout = ReplayLayout.of(config, spec, num_lanes)
         self.update = load_algorithm(config.algo.name)(config.algo.chosen, config.learner, state)
         replay = self.replay
         ratio = replay.updates_per_env_step
         assert ratio != "auto", "the configuration is resolved"
         self.ratio = ReplayRatio(ratio, replay.learning_starts, replay.ahead_env_steps)
-        self.priorities = Priorities(
-            self.layout.num_items, replay.priority_alpha if replay.prioritized else 0.0, replay.priority_eps,
-            config.run.seed, replay.normalize_weights,
-        )
+        self.priorities = self._new_priorities()
         self._last: dict[int, tuple[int, int]] = {}
         """Lane -> life and number of its last fragment in the replay."""
         self._saved: dict[str, Any] = {}
 
-    def attach(self, control: Control, counters: CounterRow, run_folder: Path) -> None:
-        """Reserve the memory and start the sampler."""
+    def attach(self, control: Control, counters: CounterRow, run_folder: Path) -> list[str]:
+        """Reserve the memory and start the sampler.
+
+        Returns:
+            What the user should know of the replay that was saved.
+        """
         self.control, self.counters = control, counters
         self.store = ReplayStore(self.layout, run_folder / FILE if self.replay.in_file else None)
-        if self._saved:
-            self.store.load_state_dict(_part(self._saved, "store."))
-            self.priorities.load_state_dict(_part(self._saved, "priorities."))
-            self._saved = {}
+        warnings = self._refill() if self._saved else []
+        self._saved = {}
         self.sampler = Sampler(
             self.store, self.priorities, self.replay.batch_size, self.state.device, counters, self.replay.prefetch
+        )
+        return warnings
+
+    def _refill(self) -> list[str]:
+        """Take the saved replay, or begin with an empty one where sizes have changed."""
+        try:
+            self.store.load_state_dict(_part(self._saved, "store."))
+            self.priorities.load_state_dict(_part(self._saved, "priorities."))
+        except (ValueError, KeyError, TypeError) as error:
+            self.store = ReplayStore(self.layout, self.store.file)
+            self.priorities = self._new_priorities()
+            self.ratio.load_state_dict(self.ratio.state_dict(), is_replay_empty=True)
+            self._last = {}
+            return [f"the saved replay does not fit the new sizes ({error}): it begins empty."]
+        return []
+
+    def _new_priorities(self) -> Priorities:
+        replay = self.replay
+        return Priorities(
+            self.layout.num_items, replay.priority_alpha if replay.prioritized else 0.0, replay.priority_eps,
+            self.config.run.seed, replay.normalize_weights,
         )
 
     def before_publication(self, env_steps: int) -> None:
@@ -149,7 +169,7 @@ class ReplayTraining:
             replay["last"] = np.array([(lane, last[1]) for lane, last in sorted(self._last.items())], np.int64)
         return {
             "algorithm": self.update.state_dict(),
-            "replay": {name: torch.from_numpy(np.ascontiguousarray(x)) for name, x in replay.items()},
+            "replay": {name: torch.from_numpy(x) for name, x in replay.items()},
             "ratio": self.ratio.state_dict(),
         }
 
@@ -183,22 +203,6 @@ class ReplayTraining:
     def close(self) -> None:
         """Stop the sampler."""
         self.sampler.close()
-
-
-def replay_layout(config: Config, spec: EnvSpec, num_lanes: int) -> ReplayLayout:
-    """Return what the replay of a run holds and how large it is; nothing is reserved."""
-    replay = config.replay
-    return ReplayLayout(
-        spec=spec,
-        num_lanes=num_lanes,
-        num_envs=config.actors.envs_per_group,
-        capacity=replay.capacity,
-        fragment_length=config.pipeline.fragment_length,
-        n_step=replay.n_step,
-        discount=config.algo.chosen.discount,
-        frame_stack=config.env.frame_stack,
-        reward_clip=config.env.reward_clip,
-    )
 
 
 def _part(state: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:

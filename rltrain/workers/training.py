@@ -38,8 +38,8 @@ class Training(Protocol):
     batch_device: torch.device
     """Where it wants the fragments."""
 
-    def attach(self, control: Control, counters: CounterRow, run_folder: Path) -> None:
-        """Get ready, once the run's memory and folder are there."""
+    def attach(self, control: Control, counters: CounterRow, run_folder: Path) -> list[str]:
+        """Get ready, once the run's memory and folder are there; returns what the user should know."""
 
     def before_publication(self, env_steps: int) -> None:
         """Put what the policy needs for acting, besides its weights, into the model."""
@@ -79,8 +79,9 @@ class FreshTraining:
                 appo.replay_columns, appo.replay_share, appo.replay_alpha, config.run.seed
             )
 
-    def attach(self, control: Control, counters: CounterRow, run_folder: Path) -> None:
+    def attach(self, control: Control, counters: CounterRow, run_folder: Path) -> list[str]:
         """Do nothing."""
+        return []
 
     def before_publication(self, env_steps: int) -> None:
         """Do nothing."""

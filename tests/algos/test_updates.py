@@ -1,4 +1,4 @@
-"""What every algorithm's update must keep; runs over all files that define one."""
+"""What every update on fresh trajectories must keep; runs over all files that define one."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ import pytest
 import torch
 
 import rltrain.algos
+from rltrain.config.algorithms import AlgoSection
 from tests.learning import LANES, config, on_policy_batch, start, weights_of
 from tests.specs import ALL_ACTIONS, env_spec
 
-ALGORITHMS = sorted(
+ALL = sorted(
     path.stem for path in Path(rltrain.algos.__file__).parent.glob("*.py") if "def make_update" in path.read_text()
 )
+ALGORITHMS = [name for name in ALL if AlgoSection.model_fields[name].default.source == "fresh"]
 METRICS = {
     "policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "explained_variance", "grad_norm",
     "ratio_deviation", "learning_rate", "entropy_coef",

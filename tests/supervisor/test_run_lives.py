@@ -172,22 +172,39 @@ def test_supervisor_that_fails_itself_has_the_learner_save_and_tells_its_traceba
     assert ended.checkpoints, "the learner saved what it had"
 
 
-def test_env_that_cannot_be_built_again_ends_the_run_with_its_words(tmp_path):
+def test_env_that_cannot_be_built_again_ends_the_run_with_its_words_once_the_budget_is_spent(tmp_path):
     flag = tmp_path / "flag"
-    with begun(tmp_path, env__id="tests.rude_envs:Refuse", env__kwargs__flag=str(flag)) as run:
+    refuse = {"env__id": "tests.rude_envs:Refuse", "env__kwargs__flag": str(flag)}
+    with begun(tmp_path, **refuse, supervision__max_restarts=2) as run:
         workers = run.wait_training()
         flag.touch()
         workers["learner"].send_signal(signal.SIGKILL)
         ended = run.end(40)
         until(lambda: not run.survivors(), "no process is left", limit_s=10)
-    assert ended.returncode == 3
+    assert ended.returncode == 4
     assert "the licence is used up" in ended.stderr
+    assert "supervision.max_restarts = 2" in ended.stderr
     assert ended.summary["state"] == "failed"
+
+
+def test_run_whose_envs_cannot_be_built_for_a_while_after_its_learners_death_goes_on(tmp_path):
+    flag = tmp_path / "flag"
+    refuse = {"env__id": "tests.rude_envs:Refuse", "env__kwargs__flag": str(flag)}
+    with begun(tmp_path, **refuse, run__total_env_steps=20_000, supervision__max_restarts=1000) as run:
+        learner = run.wait_training()["learner"]
+        flag.touch()
+        learner.send_signal(signal.SIGKILL)
+        until(lambda: run.ended_or(lambda: "licence is used up" in run.out.read_text()), "it was tried")
+        flag.unlink()
+        ended = run.end().finished()
+    assert ended.summary["restarts"] >= 2
+    assert ended.summary["env_steps"] >= 20_000
 
 
 def test_actor_whose_env_cannot_be_built_for_a_while_is_tried_again(tmp_path):
     flag = tmp_path / "flag"
-    with begun(tmp_path, env__id="tests.rude_envs:Refuse", env__kwargs__flag=str(flag)) as run:
+    refuse = {"env__id": "tests.rude_envs:Refuse", "env__kwargs__flag": str(flag)}
+    with begun(tmp_path, **refuse, supervision__max_restarts=1000) as run:
         first = run.wait_training()["actor-0"]
         flag.touch()
         first.send_signal(signal.SIGKILL)

@@ -135,6 +135,21 @@ def test_copy_of_an_actor_that_an_env_forks_has_no_part_in_the_run(tmp_path):
     assert "Fatal" not in ended.log("actor-0")
 
 
+def test_copy_of_a_process_that_exits_closes_none_of_its_envs(tmp_path):
+    told = tmp_path / "told"
+    options = {"env.id": "tests.rude_envs:ForkAndExit", "env.kwargs.told": str(told), "eval.every_env_steps": 2048}
+    with train(tmp_path, {**options, "run.total_env_steps": 4096}) as run:
+        ended = run.end().finished()
+    with Running(tmp_path, "eval", str(ended.folder), "--episodes", "10") as evaluation:
+        evaluated = evaluation.end().finished()
+    lines = [line.split() for line in told.read_text().splitlines()]
+    built, closed = ({pid for what, pid in lines if what == wanted} for wanted in ("built", "closed"))
+    assert closed == built
+    assert len(built) == 4, "two actors, the evaluator, the command"
+    for said in (ended.log("actor-0"), ended.log("evaluator"), evaluated.stderr):
+        assert "The environment forked its process" in said
+
+
 def test_run_saves_by_time_in_every_schedule_and_goes_on_from_there_after_a_kill(tmp_path):
     options = {"run.total_env_steps": 10**9, "checkpoint.every_s": 0.2, "log.every_env_steps": 256}
     runs = {s: train(tmp_path / s, {**options, **own}) for s, own in SCHEDULES.items()}

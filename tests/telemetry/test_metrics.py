@@ -57,12 +57,18 @@ def test_metrics_hold_every_name_of_the_algorithms_diagnostics():
     torch = pytest.importorskip("torch")
     from rltrain.algos.diagnostics import Diagnostics
     from rltrain.algos.schedules import Rates
+    from tests import replayed
 
     diagnostics = Diagnostics(clip_range=0.2)
     one, rows = torch.ones(()), torch.full((4,), 0.25)
     diagnostics.add(one, one, one, one, torch.zeros(4), rows)
     diagnostics.add_values(rows, rows, rows)
     written = {f"loss/{name}" for name in diagnostics.metrics(Rates(1e-3, 0.0))}
+    for algorithm in replayed.REPLAY_ALGORITHMS:
+        update = replayed.start(replayed.replay_config(algorithm))[1]
+        for seed in range(2):  # TD3's actor changes in every second update only
+            _, metrics = update(replayed.transitions(replayed.spec_for(algorithm), seed), 0.0)
+        written |= {f"loss/{name}" for name in metrics}
     assert written == {m.name for m in METRICS if m.name.startswith("loss/")}
 
 

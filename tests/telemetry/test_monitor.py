@@ -105,6 +105,18 @@ def test_monitor_whose_plain_lines_fail_goes_on(learner, monkeypatch):
     assert len(monitor.warnings) == 1
 
 
+def test_monitor_tick_tells_of_silence_unless_the_learner_may_be_compiling(learner, monkeypatch):
+    counters, _ = learner
+    monitor = monitor_of(counters)
+    shown = []
+    monkeypatch.setattr(monitor.display, "update", lambda sample, verdict, *_: shown.append(verdict.name))
+    counters.enter("update")
+    monkeypatch.setattr(type(counters), "heartbeat_age_s", 60.0)
+    monitor.tick(is_learner_exempt=True)
+    monitor.tick()
+    assert shown == ["warming up", "stalled"]
+
+
 @pytest.mark.parametrize("has_limit", [False, True])
 def test_monitor_warns_once_of_a_long_episode_without_time_limit(learner, has_limit):
     """Case E18."""

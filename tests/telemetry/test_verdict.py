@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from rltrain.telemetry.verdict import judge, judge_whole
+from rltrain.telemetry.verdict import judge, judge_whole, silence
 from tests.telemetry.samples import RING, sample
 
 STARVED = {"wait_data": 0.4, "update": 0.58, "publish": 0.02}
@@ -193,11 +193,25 @@ def test_judge_runner_up_is_the_rule_nearest_to_its_bound():
     assert name_of(near_copy_bound, ring=RING) == "learner-bound"
 
 
-def test_judge_names_the_process_that_is_silent_before_anything_else():
+def silent(name: str, silent_s: float, state: str):
+    """Return a sample in which one process gave no sign of life for that long."""
     running = sample({"learner": STARVED, "inference": IDLE_SERVER, "actor": STEPPING})
-    hung = tuple(replace(p, silent_s=12.4, state="env_step") if p.name == "actor-1" else p for p in running.processes)
-    verdict = judge(replace(running, processes=hung), "async")
+    of_all = (replace(p, silent_s=silent_s, state=state) if p.name == name else p for p in running.processes)
+    return replace(running, processes=tuple(of_all))
+
+
+def test_silence_names_the_process_of_a_run_that_goes_on():
+    verdict = silence(silent("actor-1", 12.4, "env_step"), is_learner_exempt=True)
     assert verdict.name == "stalled"
     assert "actor-1 gives no sign of life for 12 s, in state env_step" in verdict.line
-    slow = tuple(replace(p, silent_s=9.0, state="env_step") for p in running.processes)
-    assert judge(replace(running, processes=slow), "async").name == "env-bound"
+    assert silence(silent("actor-1", 9.0, "env_step"), is_learner_exempt=False) is None
+
+
+def test_silence_of_a_learner_that_may_be_compiling_is_none():
+    compiling = silent("learner", 60.0, "update")
+    assert silence(compiling, is_learner_exempt=True) is None
+    assert "learner gives no sign of life for 60 s" in silence(compiling, is_learner_exempt=False).line
+
+
+def test_judge_whole_run_is_not_named_after_who_was_silent_at_its_end():
+    assert judge_whole(silent("learner", 12.4, "checkpoint"), "async", False).name == "env-bound"
