@@ -145,6 +145,8 @@ int rl_tree_sample(const rl_tree *tree, const uint32_t *generations, uint64_t se
         masses[i] = ((double)i + ((double)bits + 0.5) * 0x1p-53) / (double)count * total;
     }
     rl_tree_find(tree, masses, count, leaves);
+    for (int64_t i = 0; i < count; i++)
+        __builtin_prefetch(generations + leaves[i]);
     double least = INFINITY;
     for (int64_t i = 0; i < count; i++) {
         masses[i] = tree->sums[leaves[i]];
@@ -170,6 +172,12 @@ int64_t rl_tree_update(rl_tree *tree, const uint32_t *generations, const int64_t
 {
     if (!in_range(tree, leaves, count))
         return -EINVAL;
+    for (int64_t i = 0; i < count; i++) { /* a gradient step has been made since the draw: nothing is in the caches */
+        __builtin_prefetch(generations + leaves[i]);
+        __builtin_prefetch(tree->sums + leaves[i], 1);
+        __builtin_prefetch(level_of(tree, 1) + leaves[i] / WIDTH, 1);
+        __builtin_prefetch(mins_of(tree, 1) + leaves[i] / WIDTH, 1);
+    }
     int64_t num_kept = 0;
     for (int64_t i = 0; i < count; i++) {
         int64_t leaf = leaves[i];
