@@ -7,7 +7,7 @@ import errno
 import numpy as np
 import pytest
 
-from rltrain.errors import ConfigError
+from rltrain.errors import CheckpointError, ConfigError
 from rltrain.fields import ActionSpec, EnvSpec, LeafSpec
 from rltrain.replay.layout import ReplayLayout
 from rltrain.replay.store import ReplayStore
@@ -183,7 +183,7 @@ def test_state_goes_on_in_another_store_as_in_the_first(stack, num_fragments):
 
 def test_state_of_another_layout_is_refused():
     store = ReplayStore(layout(rows=30))
-    with pytest.raises(ValueError, match="needed is"):
+    with pytest.raises(CheckpointError, match="envs_per_group"):
         ReplayStore(layout(num_envs=3)).load_state_dict(store.state_dict())
 
 
