@@ -16,7 +16,7 @@ NEWEST = "newest."
 """Before the name of a stacked leaf: the number of each row's last frame."""
 _SLACK_PART = 64
 """Frames beyond one for each row are a 64th of them: each episode's first observation takes a whole stack."""
-_TREE_BYTES = 23
+_TREE_BYTES = 15
 """Of the sum tree with its generations, for each row."""
 _ALIGNMENT = 64
 
