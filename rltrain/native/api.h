@@ -60,22 +60,33 @@ typedef struct {
     double discount;
 } rl_replay;
 
-/* One field's items on their way into a batch. */
-typedef struct {
-    const uint8_t *source;
-    uint8_t *rows;
-    uint64_t item_bytes;
-    int32_t is_next; /* of the row behind the window */
-} rl_replay_field;
-
 /* Frames of stacked observations: a ring for each env. */
 typedef struct {
-    const uint8_t *source; /* [lanes * envs, num_frames, frame] */
+    uint8_t *source;       /* [lanes * envs, num_frames, frame] */
     const int64_t *newest; /* [lanes, rows, envs], number of each row's last frame since the start */
     int64_t num_frames;
     int64_t stack;
     uint64_t frame_bytes;
 } rl_frames;
+
+/* One field on its way into a batch. */
+typedef struct {
+    const rl_frames *frames; /* what it is put together from, or NULL */
+    const uint8_t *source;   /* [lanes, rows, envs, item] where there are no frames */
+    uint64_t item_bytes;
+    uint8_t *rows;      /* [count, item] */
+    uint8_t *next_rows; /* the same of the rows behind the windows, or NULL */
+} rl_replay_field;
+
+/* The caller's arrays for a batch. */
+typedef struct {
+    int64_t count;
+    float *returns;
+    float *discounts;
+    int64_t *next_items; /* scratch: the rows behind the windows */
+    const rl_replay_field *fields;
+    int64_t num_fields;
+} rl_replay_batch;
 
 /* control.c */
 uint32_t rl_control_count(rl_control *control);
@@ -142,12 +153,7 @@ int rl_uniform(uint64_t seed, const int64_t *env_indices, const int64_t *env_ste
                int64_t num_components, float *out);
 
 /* replay.c */
-int rl_replay_windows(const rl_replay *replay, const int64_t *items, int64_t count, float *returns, float *discounts,
-                      int64_t *next_items);
-void rl_replay_copy(const rl_replay_field *fields, int64_t num_fields, const int64_t *items, const int64_t *next_items,
-                    int64_t count);
-void rl_replay_stacks(const rl_replay *replay, const rl_frames *frames, const int64_t *items, const int64_t *next_items,
-                      int64_t count, uint8_t *rows, uint8_t *next_rows);
+int rl_replay_gather(const rl_replay *replay, const int64_t *items, const rl_replay_batch *batch);
 int64_t rl_replay_push(const rl_frames *frames, int64_t ring, int64_t num_pushed, const uint8_t *stacks,
                        uint64_t pitch_bytes, int64_t count, int64_t *newest, int64_t newest_pitch);
 

@@ -11,9 +11,12 @@ from rltrain.config.schema import Config
 from rltrain.fields import ACTION, OBS, EnvSpec, Field, LeafSpec
 
 NEXT = "next_"
+"""Before the name of an observation leaf: of the row behind the window."""
+NEWEST = "newest."
+"""Before the name of a stacked leaf: the number of each row's last frame."""
 _SLACK_PART = 64
 """Frames beyond one for each row are a 64th of them: each episode's first observation takes a whole stack."""
-_TREE_BYTES = 23
+_TREE_BYTES = 15
 """Of the sum tree with its generations, for each row."""
 _ALIGNMENT = 64
 
@@ -84,7 +87,7 @@ class ReplayLayout:
         for leaf in self.spec.obs:
             if self.is_stacked:
                 frames = (self.num_lanes * self.num_envs, self.frames_per_env, *leaf.shape[1:])
-                kept[leaf.name], kept[f"newest.{leaf.name}"] = (frames, leaf.dtype), (rows, "int64")
+                kept[leaf.name], kept[NEWEST + leaf.name] = (frames, leaf.dtype), (rows, "int64")
             else:
                 kept[leaf.name] = (*rows, *leaf.shape), leaf.dtype
         return kept

@@ -8,8 +8,6 @@ So nothing is kept twice, and no window crosses an episode's end or the write he
 
 from __future__ import annotations
 
-import mmap
-import os
 from collections import OrderedDict
 from dataclasses import dataclass
 from math import prod
@@ -19,14 +17,18 @@ from typing import Any
 import numpy as np
 
 from rltrain import native
-from rltrain.errors import ConfigError
+from rltrain.errors import CheckpointError
 from rltrain.fields import ACTION, Field
 from rltrain.native import ffi, lib
+from rltrain.replay.frames import FrameRings
 from rltrain.replay.layout import NEXT, ReplayLayout
+from rltrain.replay.mapping import map_memory
 
 VALID, TERMINATED, TRUNCATED = 1, 2, 4
-_KEPT_TABLES = 8
+_KEPT_TABLES = 4
+"""Of the batches whose addresses are kept: the two that a sampler fills in turn, and some more."""
 _NONE = np.zeros(0, np.int64)
+_NUMBERS = ("env groups", "actors.envs_per_group", "rows (replay.capacity)", "replay.n_step", "env.frame_stack")
 
 
 @dataclass
@@ -39,6 +41,17 @@ class _Lane:
     """The oldest row that is whole."""
     pending: dict[str, np.ndarray] | None = None
     """The observation behind the last row: name -> [N, ...]."""
+
+
+@dataclass(frozen=True)
+class _Table:
+    """The arrays of a batch, and where in memory they lie."""
+
+    arrays: tuple[np.ndarray, ...]
+    """Kept, so that no other arrays can take their places."""
+    handle: Any
+    owned: tuple[Any, ...]
+    """What the handle points to."""
 
 
 class ReplayStore:
@@ -58,34 +71,25 @@ class ReplayStore:
         self.layout, self.file = layout, file
         self.size = 0
         """Transitions that can be drawn."""
-        self._memory = _map(layout.offsets()["end"], file)
-        buffer = np.frombuffer(self._memory, np.uint8)
+        offsets = layout.offsets()
+        buffer = np.frombuffer(map_memory(offsets["end"], file), np.uint8)
         self._arrays: dict[str, np.ndarray] = {}
         for name, (shape, dtype) in layout.arrays().items():
-            at, nbytes = layout.offsets()[name], prod(shape) * np.dtype(dtype).itemsize
+            at, nbytes = offsets[name], prod(shape) * np.dtype(dtype).itemsize
             self._arrays[name] = buffer[at : at + nbytes].view(dtype).reshape(shape)
         self._lanes = [_Lane() for _ in range(layout.num_lanes)]
-        self._leaves = [leaf.name for leaf in layout.spec.obs]
+        self._leaves = {leaf.name: leaf for leaf in layout.spec.obs}
+        self._fields = layout.batch_fields()
+        self._frames = FrameRings(layout, self._arrays) if layout.is_stacked else None
         self._replay = ffi.new("rl_replay *", {
             "rewards": self._pointer("float *", "reward"), "flags": self._pointer("uint8_t *", "flags"),
             "num_lanes": layout.num_lanes, "rows": layout.rows_per_lane, "num_envs": layout.num_envs,
             "n_step": layout.n_step, "discount": layout.discount,
         })
-        num_rings = layout.num_lanes * layout.num_envs
-        self._pushed = {name: np.zeros(num_rings, np.int64) for name in self._leaves}
-        """Frames that came into each env's ring of frames."""
-        self._frames = {name: self._frames_of(name) for name in self._leaves} if layout.is_stacked else {}
-        self._tables: OrderedDict[tuple[int, ...], tuple[Any, list[tuple[Any, Any, Any]]]] = OrderedDict()
+        self._tables: OrderedDict[tuple[int, ...], _Table] = OrderedDict()
 
     def _pointer(self, kind: str, name: str) -> Any:
         return native.pointer(kind, native.address_of(self._arrays[name]))
-
-    def _frames_of(self, name: str) -> Any:
-        frame = self._arrays[name][0, 0]
-        return ffi.new("rl_frames *", {
-            "source": self._pointer("uint8_t *", name), "newest": self._pointer("int64_t *", f"newest.{name}"),
-            "num_frames": self.layout.frames_per_env, "stack": self.layout.frame_stack, "frame_bytes": frame.nbytes,
-        })
 
     # -- in ----------------------------------------------------------------------------------------------------
 
@@ -103,7 +107,11 @@ class ReplayStore:
         Returns:
             (items that can be drawn from now on, items that no longer can), int64 each. An item in both has been given
             to another transition: let the second leave before the first enter.
+
+        Raises:
+            ValueError: an array does not fit the layout; nothing was changed.
         """
+        self._check(fragment)
         ring, length = self._lanes[lane], self.layout.fragment_length
         is_cut = not is_continued and ring.pending is not None
         come, gone = self._cut(lane) if is_cut else (_NONE, _NONE)
@@ -119,6 +127,21 @@ class ReplayStore:
             entered = np.concatenate([np.setdiff1d(come, left), entered])
             left = np.concatenate([gone, left])
         return entered, left
+
+    def _check(self, fragment: dict[str, np.ndarray]) -> None:
+        """Frames are moved by address, so nothing may be of another shape or dtype."""
+        lead = (self.layout.fragment_length + 1, self.layout.num_envs)
+        for field in self._fields:
+            if field.name in self._leaves or field.name == ACTION:
+                x = fragment[field.name]
+                if x.shape != (*lead, *field.shape) or x.dtype != field.dtype:
+                    raise ValueError(
+                        f"fragment[{field.name!r}] is {x.dtype} {x.shape}; needed is {field.dtype} "
+                        f"{(*lead, *field.shape)}"
+                    )
+        for name in ("reward", "terminated", "truncated", "valid"):
+            if fragment[name].shape != lead:
+                raise ValueError(f"fragment[{name!r}] is {fragment[name].shape}; needed is {lead}")
 
     def _cut(self, lane: int) -> tuple[np.ndarray, np.ndarray]:
         """End what the lane holds with the observation it stopped at."""
@@ -143,13 +166,13 @@ class ReplayStore:
             for start, part in ((at, x[:first]), (0, x[first:])):
                 if not len(part):
                     continue
-                if name in self._frames:
-                    self._push(name, lane, start, part)
+                if self._frames is not None and name in self._leaves:
+                    self._frames.push(name, lane, start, part)
                 else:
                     self._arrays[name][lane, start : start + len(part)] = part
         ring.head, ring.tail = ring.head + count, overwritten
-        while ring.tail < ring.head and self._lacks_frames(lane, ring.tail):
-            ring.tail += 1
+        if self._frames is not None:
+            ring.tail = self._frames.first_whole(lane, ring.tail, ring.head)
         left.append(self._items(lane, min(overwritten, ready), min(ring.tail, ready)))
         entered = self._items(lane, max(ready, ring.tail), ring.head - layout.n_step)
         gone = np.concatenate(left)
@@ -162,30 +185,6 @@ class ReplayStore:
         row, env = np.nonzero(self._arrays["flags"][lane, rows] & VALID)
         return (lane * self.layout.rows_per_lane + rows[row]) * self.layout.num_envs + env
 
-    def _push(self, name: str, lane: int, start: int, stacks: np.ndarray) -> None:
-        """Add stacks [count, N, m, ...] to the rings of frames; their rows begin at row `start`."""
-        frames, pushed, newest = self._frames[name], self._pushed[name], self._arrays[f"newest.{name}"]
-        if not stacks[0, 0].flags.c_contiguous:
-            stacks = np.ascontiguousarray(stacks)
-        num_envs = self.layout.num_envs
-        for env in range(num_envs):
-            ring = lane * num_envs + env
-            source = native.pointer("uint8_t *", native.address_of(stacks[0, env]))
-            numbers = native.pointer("int64_t *", native.address_of(newest[lane, start, env:]))
-            pushed[ring] = lib.rl_replay_push(
-                frames, ring, int(pushed[ring]), source, stacks.strides[0], len(stacks), numbers, num_envs
-            )
-
-    def _lacks_frames(self, lane: int, row: int) -> bool:
-        """Whether frames of a row's stack have been overwritten."""
-        envs = slice(lane * self.layout.num_envs, (lane + 1) * self.layout.num_envs)
-        for name in self._frames:
-            newest = self._arrays[f"newest.{name}"][lane, row % self.layout.rows_per_lane]
-            oldest_kept = self._pushed[name][envs] - self.layout.frames_per_env
-            if (newest - (self.layout.frame_stack - 1) < oldest_kept).any():
-                return True
-        return False
-
     # -- out ---------------------------------------------------------------------------------------------------
 
     def batch_fields(self) -> tuple[Field, ...]:
@@ -197,92 +196,94 @@ class ReplayStore:
 
         Args:
             items: int64 [B], items that can be drawn.
-            out: name -> C-contiguous [B, ...] for each of `batch_fields`; overwritten.
+            out: name -> C-contiguous [B, ...] for each of `batch_fields`; overwritten. The same arrays again are
+                cheaper.
 
         Raises:
-            IndexError: an item is out of range; nothing is promised of `out`.
+            IndexError: an item is out of range; nothing was written.
+            ValueError: `items` or an array does not fit; nothing was written.
         """
-        returns, discounts = out["return_"], out["discount"]
+        table = self._table(out)
         items = np.ascontiguousarray(items, np.int64)
-        next_items = np.empty(len(items), np.int64)
-        at, behind = ffi.from_buffer("int64_t[]", items), ffi.from_buffer("int64_t[]", next_items)
-        rc = lib.rl_replay_windows(
-            self._replay, at, len(items), ffi.from_buffer("float[]", returns), ffi.from_buffer("float[]", discounts),
-            behind,
-        )
-        if rc < 0:
+        if items.shape != (table.handle.count,):
+            raise ValueError(f"{items.shape} items do not fit a batch of {table.handle.count}")
+        if lib.rl_replay_gather(self._replay, ffi.from_buffer("int64_t[]", items), table.handle) < 0:
             raise IndexError(f"items must be in [0, {self.layout.num_items})")
-        plain, stacks = self._table(len(items), out)
-        lib.rl_replay_copy(plain, len(plain), at, behind, len(items))
-        for frames, rows, next_rows in stacks:
-            lib.rl_replay_stacks(self._replay, frames, at, behind, len(items), rows, next_rows)
 
-    def _table(self, count: int, out: dict[str, np.ndarray]) -> tuple[Any, list[tuple[Any, Any, Any]]]:
-        """Where each field comes from and goes to; made once for arrays that are used again."""
-        key = tuple(native.address_of(x) for x in out.values())
+    def _table(self, out: dict[str, np.ndarray]) -> _Table:
+        """Where each field goes to; made once for arrays that are used again."""
+        arrays = tuple([out[field.name] for field in self._fields])
+        key = tuple(map(id, arrays))
         table = self._tables.get(key)
         if table is None:
-            for field in self.batch_fields():
-                x = out[field.name]
-                if x.shape != (count, *field.shape) or x.dtype != field.dtype or not x.flags.c_contiguous:
-                    raise ValueError(
-                        f"out[{field.name!r}] is {x.dtype} {x.shape}; needed is C-contiguous {field.dtype} "
-                        f"{(count, *field.shape)}"
-                    )
-            names = [(ACTION, ACTION, False)]
-            if not self._frames:
-                names += [(leaf, prefix + leaf, prefix == NEXT) for leaf in self._leaves for prefix in ("", NEXT)]
-            plain = ffi.new("rl_replay_field[]", [
-                (self._pointer("uint8_t *", source), native.pointer("uint8_t *", native.address_of(out[target])),
-                 out[target][0].nbytes, is_next)
-                for source, target, is_next in names
-            ])
-            stacks = [
-                (frames, *(native.pointer("uint8_t *", native.address_of(out[prefix + leaf])) for prefix in ("", NEXT)))
-                for leaf, frames in self._frames.items()
-            ]
-            table = self._tables[key] = plain, stacks
+            table = self._tables[key] = self._build(arrays)
             if len(self._tables) > _KEPT_TABLES:
                 self._tables.popitem(last=False)
         return table
+
+    def _build(self, arrays: tuple[np.ndarray, ...]) -> _Table:
+        count = len(arrays[0])
+        for field, x in zip(self._fields, arrays, strict=True):
+            wanted = (count, *field.shape)
+            if x.shape != wanted or x.dtype != field.dtype or not x.flags.c_contiguous or not x.flags.writeable:
+                raise ValueError(
+                    f"out[{field.name!r}] is {x.dtype} {x.shape}; needed is {field.dtype} {wanted}, writable and "
+                    "C-contiguous"
+                )
+        by_name = {field.name: x for field, x in zip(self._fields, arrays, strict=True)}
+        rows = ffi.new("rl_replay_field[]", len(self._leaves) + 1)
+        for to, name in zip(rows, (ACTION, *self._leaves), strict=True):
+            to.rows = native.pointer("uint8_t *", native.address_of(by_name[name]))
+            if name in self._leaves:
+                to.next_rows = native.pointer("uint8_t *", native.address_of(by_name[NEXT + name]))
+            if name in self._leaves and self._frames is not None:
+                to.frames = self._frames.handles[name]
+            else:
+                to.source, to.item_bytes = self._pointer("uint8_t *", name), self._arrays[name][0, 0, 0].nbytes
+        next_items = ffi.new("int64_t[]", count)
+        handle = ffi.new("rl_replay_batch *", {
+            "count": count, "next_items": next_items, "fields": rows, "num_fields": len(rows),
+            "returns": native.pointer("float *", native.address_of(by_name["return_"])),
+            "discounts": native.pointer("float *", native.address_of(by_name["discount"])),
+        })
+        return _Table(arrays, handle, (next_items, rows))
 
     # -- checkpoints -------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, np.ndarray]:
         """Return what has been written so far: views, valid until the next `insert`."""
         rows = min(self.layout.rows_per_lane, max(ring.head for ring in self._lanes))
-        kept = {}
+        kept = {"layout": np.array(self._numbers(), np.int64)}
         for name, x in self._arrays.items():
-            if name in self._frames:
-                kept[name] = x[:, : min(self.layout.frames_per_env, int(self._pushed[name].max()))]
-                kept[f"pushed.{name}"] = self._pushed[name]
-            else:
-                kept[name] = x[:, :rows]
+            kept[name] = x[:, :rows]
+        for name, pushed in (self._frames.pushed if self._frames is not None else {}).items():
+            kept[name] = self._arrays[name][:, : min(self.layout.frames_per_env, int(pushed.max()))]
+            kept[f"pushed.{name}"] = pushed
         kept["heads"] = np.array([ring.head for ring in self._lanes], np.int64)
         kept["tails"] = np.array([ring.tail for ring in self._lanes], np.int64)
         kept["begun"] = np.array([ring.pending is not None for ring in self._lanes])
-        for name in self._leaves:
-            none = np.zeros((self.layout.num_envs, *self._leaf_shape(name)), self._arrays[name].dtype)
+        for name, leaf in self._leaves.items():
+            none = np.zeros((self.layout.num_envs, *leaf.shape), leaf.dtype)
             kept[f"pending.{name}"] = np.stack([(ring.pending or {}).get(name, none) for ring in self._lanes])
         return kept
 
-    def _leaf_shape(self, name: str) -> tuple[int, ...]:
-        return next(leaf.shape for leaf in self.layout.spec.obs if leaf.name == name)
+    def _numbers(self) -> tuple[int, ...]:
+        """What must be equal for a state to fit: which row an item is, and which of them can be drawn."""
+        layout = self.layout
+        return layout.num_lanes, layout.num_envs, layout.rows_per_lane, layout.n_step, layout.frame_stack
 
     def load_state_dict(self, state: dict[str, np.ndarray]) -> None:
         """Restore from `state_dict` output of a store with the same layout.
 
         Raises:
-            ValueError: it is of another layout; nothing was changed.
+            CheckpointError: it is of another layout, or damaged; nothing was changed.
         """
-        for name, x in self._arrays.items():
-            saved = state.get(name)
-            if saved is None or saved.dtype != x.dtype or saved.ndim != x.ndim or not _fits(saved.shape, x.shape):
-                raise ValueError(f"the saved {name} is {None if saved is None else saved.shape}, needed is {x.shape}")
+        self._check_state(state)
         for name, x in self._arrays.items():
             x[:, : state[name].shape[1]] = state[name]
-        for name in self._frames:
-            self._pushed[name][...] = state[f"pushed.{name}"]
+        if self._frames is not None:
+            for name, pushed in self._frames.pushed.items():
+                pushed[...] = state[f"pushed.{name}"]
         self.size = 0
         for lane, ring in enumerate(self._lanes):
             ring.head, ring.tail = int(state["heads"][lane]), int(state["tails"][lane])
@@ -291,29 +292,25 @@ class ReplayStore:
                 ring.pending = {name: state[f"pending.{name}"][lane].copy() for name in self._leaves}
             self.size += len(self._items(lane, ring.tail, ring.head - self.layout.n_step))
 
+    def _check_state(self, state: dict[str, np.ndarray]) -> None:
+        saved = state.get("layout", np.zeros(0, np.int64)).tolist()
+        if saved != list(self._numbers()):
+            raise CheckpointError(
+                f"the saved replay does not fit: {', '.join(_NUMBERS)} are {list(self._numbers())} in this run, and "
+                f"were {saved}. Resume with the configuration in the run folder."
+            )
+        for name, like in self.state_dict().items():
+            x = state.get(name)
+            whole = self._arrays.get(name, like)
+            if x is None or x.dtype != like.dtype or not _fits(x.shape, whole.shape, name in self._arrays):
+                raise CheckpointError(
+                    f"the saved replay is damaged: {name} is {None if x is None else (x.dtype.name, x.shape)}, and "
+                    f"must fit {(whole.dtype.name, whole.shape)}."
+                )
 
-def _fits(saved: tuple[int, ...], whole: tuple[int, ...]) -> bool:
-    """Whether an array is the first part of another, along the axis of rows or frames."""
-    return saved[0] == whole[0] and saved[1] <= whole[1] and saved[2:] == whole[2:]
 
-
-def _map(num_bytes: int, file: Path | None) -> mmap.mmap:
-    """Map fresh memory, or a fresh file with all its blocks taken: later a full disk would kill the process."""
-    num_bytes = max(num_bytes, mmap.PAGESIZE)
-    if file is None:
-        memory = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        memory.madvise(mmap.MADV_HUGEPAGE)  # a batch touches rows all over it
-        return memory
-    try:
-        fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        try:
-            os.posix_fallocate(fd, 0, num_bytes)
-            return mmap.mmap(fd, num_bytes)
-        finally:
-            os.close(fd)
-    except OSError as error:
-        file.unlink(missing_ok=True)
-        raise ConfigError(
-            f"replay.in_file = true needs {num_bytes / 2**30:.1f} GiB in {file.parent}: {error.strerror}. "
-            "Use a smaller replay.capacity, another run.dir, or replay.in_file = false."
-        ) from error
+def _fits(saved: tuple[int, ...], whole: tuple[int, ...], may_be_part: bool) -> bool:
+    """Whether an array has the shape of another, or of its first part along the axis of rows or frames."""
+    if saved == whole or not may_be_part:
+        return saved == whole
+    return len(saved) == len(whole) and saved[0] == whole[0] and saved[1] < whole[1] and saved[2:] == whole[2:]
