@@ -56,6 +56,7 @@ def derive(config: Config) -> dict[str, Any]:
         "replay.updates_per_env_step": _or(
             config.replay.updates_per_env_step, 0.25 if config.algo.name == "dqn" else 1.0
         ),
+        "checkpoint.every_s": 120.0 if config.checkpoint.every_env_steps is None else None,
         "log.every_env_steps": _or(config.log.every_env_steps, max(1, config.run.total_env_steps // 200)),
     }
     return {path: value for path, value in values.items() if _get(config, path) == "auto"}
@@ -81,7 +82,7 @@ def check_size(config: Config, derived: Mapping[str, int]) -> list[str]:
     ]
 
 
-def apply(config: Config, values: Mapping[str, int | str]) -> Config:
+def apply(config: Config, values: Mapping[str, int | float | str | None]) -> Config:
     """Return the configuration with other values of some options."""
     tables = config.model_dump()
     for path, value in values.items():

@@ -215,12 +215,13 @@ class CheckpointSection(Section):
     """When the state is saved and how many states are kept."""
 
     every_env_steps: EnvSteps | None = None
-    """Distance between checkpoints, besides those of `checkpoint.every_s`. Unit: env steps."""
-    every_s: Timeout | None = 120.0
-    """Longest time without a checkpoint: what a death of the learner or of the machine may cost. With none, and none
-    for `checkpoint.every_env_steps`, only the end, Ctrl-C and SIGTERM save. Unit: seconds."""
+    """Distance between checkpoints. Unit: env steps."""
+    every_s: Timeout | Auto | None = "auto"
+    """Longest time without a checkpoint: what a death of the learner or of the machine may cost. `auto`: 120, or none
+    where `checkpoint.every_env_steps` is set, as those by time would push the others out of `checkpoint.keep`. With
+    none for both only the end, Ctrl-C and SIGTERM save. Unit: seconds."""
     keep: Count = 3
-    """Newest checkpoints kept."""
+    """Newest checkpoints kept, whatever they were written for."""
     keep_best: bool = True
     """Also keep the checkpoint with the best mean return."""
 

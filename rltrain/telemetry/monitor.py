@@ -6,6 +6,7 @@ Nothing in here ends a run: what fails is logged with its traceback, told once, 
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import sys
@@ -35,6 +36,8 @@ from rltrain.telemetry.verdict import Verdict, judge, judge_whole, silence
 
 log = logging.getLogger(__name__)
 MAX_WARNINGS = 50
+_GONE = (errno.EPIPE, errno.EIO, errno.EBADF, errno.ENXIO)
+"""What writing to a terminal that was closed or has hung up fails with."""
 LONG_EPISODE_STEPS = 10_000
 """Length of an episode from which on its env is suspected to have no end. The longest limit of Gymnasium's own envs is
 2,000; those of ALE play 27,000 decisions at most, and have a limit, so that they are not suspected."""
@@ -194,15 +197,15 @@ class Monitor:
             return self._try("showing the run", lambda: draw(display), None)
         try:
             draw(display)
-        except OSError as error:
-            log.info("the terminal is gone: %s", error)
-            self.stop()
-            self.display = PlainLines(sys.stdout, self.header)
         except Exception as error:
-            log.exception("the dashboard failed")
+            is_gone = isinstance(error, OSError) and error.errno in _GONE
             self.stop()
             self.display = PlainLines(sys.stdout, self.header)
-            self.warn(f"the dashboard failed ({_in_words(error)}); going on with plain lines")
+            if is_gone:
+                log.info("the terminal is gone: %s", error)
+            else:
+                log.exception("the dashboard failed")
+                self.warn(f"the dashboard failed ({_in_words(error)}); going on with plain lines")
         return None
 
     def _try(self, what: str, do: Callable[[], _T], otherwise: _T) -> _T:

@@ -164,7 +164,7 @@ class CheckpointStore:
                 warnings.append(f"{error} The checkpoint before it is used.")
         if not warnings:
             raise CheckpointError(
-                f"no checkpoint in {folder}. A run writes one at its end, at Ctrl-C, and every "
+                f"no checkpoint in {folder}. A run writes one at its end, at Ctrl-C, and every checkpoint.every_s or "
                 "checkpoint.every_env_steps. Name another run, or start anew without --resume."
             )
         problems = "\n".join(warning.removesuffix(" The checkpoint before it is used.") for warning in warnings)

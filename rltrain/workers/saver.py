@@ -123,7 +123,9 @@ class Saver:
         limits = self.config.checkpoint
         self.store = CheckpointStore(run_folder / "checkpoints", limits.keep, limits.keep_best)
         num_saves = max(0, self.config.run.total_env_steps - env_steps) / (limits.every_env_steps or math.inf)
-        self._next_s = time.monotonic() + (limits.every_s or math.inf)
+        if self._every_s < math.inf:
+            num_saves = math.inf  # nobody knows how long the run will take
+        self._next_s = time.monotonic() + self._every_s
         if lacking := self.store.missing_room(self._checkpoint_bytes(), num_saves + 1):
             self._warn(lacking)
         for lane, payload in self._snapshots.items():
@@ -142,6 +144,12 @@ class Saver:
                     "'overlap' acts: the first fragments are collected with its own."
                 })
             self.board.publish(version - 1, previous)
+
+    @property
+    def _every_s(self) -> float:
+        every_s = self.config.checkpoint.every_s
+        assert every_s != "auto", "the configuration is resolved"
+        return every_s or math.inf
 
     def is_due(self, env_steps: int) -> bool:
         """Whether a checkpoint is due once the learner has come to these env steps."""
@@ -195,7 +203,7 @@ class Saver:
             "snapshots": {str(k): torch.frombuffer(bytearray(v), dtype=torch.uint8) for k, v in snapshots.items() if v},
         }
         path = self._write(state, progress["env_steps"], None if math.isnan(score) else score, is_last)
-        self._next_s = time.monotonic() + (self.config.checkpoint.every_s or math.inf)
+        self._next_s = time.monotonic() + self._every_s
         if path is not None:
             self.last, self._num_unsaved = path, 0
             self.channel.send({"checkpoint": str(path), "env_steps": progress["env_steps"]})

@@ -215,6 +215,18 @@ def test_load_largest_product_is_accepted(tmp_path):
     problems_of(write(tmp_path, ""), *sizes, "pipeline.fragment_length=3_334")
 
 
+@pytest.mark.parametrize(
+    ("checkpoint", "every_s"),
+    [("", 120.0), ("every_env_steps = 9", None), ("every_s = 5.0\nevery_env_steps = 9", 5.0), ('every_s = "none"', None)],
+)
+def test_load_checkpoints_by_time_are_those_of_who_asks_for_none_by_env_steps(tmp_path, checkpoint, every_s):
+    """Else they would push the others out of `checkpoint.keep`."""
+    config = load(write(tmp_path, f"[checkpoint]\n{checkpoint}\n")).config
+    assert config.checkpoint.every_s == every_s
+    (tmp_path / "dump.toml").write_text(to_toml(config))
+    assert load(tmp_path / "dump.toml").config.checkpoint.every_s == every_s
+
+
 @pytest.mark.parametrize("value", ["[" * 3000 + "]" * 3000, "1" * 5000], ids=["deep lists", "long integer"])
 def test_load_value_beyond_the_toml_reader_is_refused(tmp_path, value):
     path = write(tmp_path, "")

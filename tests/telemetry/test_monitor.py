@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import errno
 import json
 import subprocess
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -115,6 +117,25 @@ def test_monitor_tick_tells_of_silence_unless_the_learner_may_be_compiling(learn
     monitor.tick(is_learner_exempt=True)
     monitor.tick()
     assert shown == ["warming up", "stalled"]
+
+
+@pytest.mark.parametrize("number", ["EPIPE", "EIO", "EBADF", "ENXIO", "ENOENT", "EMFILE"])
+def test_monitor_whose_dashboard_cannot_write_says_so_unless_the_terminal_is_gone(learner, number):
+    counters, _ = learner
+    monitor = monitor_of(counters)
+
+    def fail(*_, **__):
+        raise OSError(getattr(errno, number), "no such luck")
+
+    monitor.display = SimpleNamespace(update=fail, stop=lambda: None)
+    monitor.tick()
+    assert isinstance(monitor.display, PlainLines)
+    if number in ("ENOENT", "EMFILE"):
+        (warning,) = monitor.warnings
+        assert "the dashboard failed" in warning
+        assert "no such luck" in warning
+    else:
+        assert not monitor.warnings
 
 
 @pytest.mark.parametrize("has_limit", [False, True])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -166,17 +167,33 @@ def test_restore_of_another_devices_generator_starts_from_the_seed(checkpoint, m
     assert torch.equal(saver.state.generator.get_state(), before)
 
 
+def arena_of(saver: Saver) -> Arena:
+    """Return an arena that a saver can attach to."""
+    layout = ArenaLayout.plan(
+        FragmentSchema.for_env(SPEC, 16, 2), num_slots=4, num_actors=2, groups_per_actor=2,
+        weight_bytes=saver.state.flat.weight_bytes, snapshot_bytes=200, roles=("learner",),
+    )  # fmt: skip
+    return Arena.create(layout)
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "num_saves"),
+    [({"every_s": 60.0}, math.inf), ({"every_env_steps": 256}, 5), ({"every_env_steps": 256, "every_s": 60.0}, math.inf)],
+)
+def test_attach_asks_for_the_room_of_all_saves_to_come(make, tmp_path, monkeypatch, checkpoint, num_saves):
+    """Of 1024 env steps, the one at the end included; by time they may be any number."""
+    asked = []
+    monkeypatch.setattr(CheckpointStore, "missing_room", lambda self, size, num: asked.append(num))
+    saver, _ = make(**{f"checkpoint__{name}": value for name, value in checkpoint.items()})
+    saver.attach(arena_of(saver), tmp_path, None, 3)
+    assert asked == [num_saves]
+
+
 def test_attach_without_room_for_an_env_state_says_so_and_begins_its_returns_anew(checkpoint, make, tmp_path):
     checkpoint["snapshots"]["1"] = torch.zeros(300, dtype=torch.uint8)
     saver, channel = make()
     saver.restore(checkpoint)
-    schema = FragmentSchema.for_env(SPEC, 16, 2)
-    layout = ArenaLayout.plan(
-        schema, num_slots=4, num_actors=2, groups_per_actor=2, weight_bytes=saver.state.flat.weight_bytes,
-        snapshot_bytes=200, roles=("learner",),
-    )  # fmt: skip
-    arena = Arena.create(layout)
-    saver.attach(arena, tmp_path, None, 3)
+    saver.attach(arena_of(saver), tmp_path, None, 3)
     (warning,) = warnings_of(channel)
     assert "lane 1 in the checkpoint have 300 bytes, more than the 200 bytes of room" in warning
     assert saver.snapshots.read(0) == (3, SNAPSHOT)
