@@ -98,6 +98,7 @@ class Learner:
         self.ring, self.control, self.board = TrajectoryRing(arena), Control(arena), WeightBoard(arena)
         self.counters = CounterBoard(arena).row(settings["counter_row"])
         self.counters.start(os.getpid())
+        self.saver.training_bytes = self.training.checkpoint_bytes
         self.saver.attach(arena, run_folder, self.counters, self.version, self.env_steps)
         pipeline = self.config.pipeline
         prefetch_settings = {

@@ -65,6 +65,8 @@ class ReplayTraining:
         self._last: dict[int, tuple[int, int]] = {}
         """Lane -> life and number of its last fragment in the replay."""
         self._saved: dict[str, Any] = {}
+        networks = sum(x.numel() * x.element_size() for x in self.update.state_dict().values())
+        self.checkpoint_bytes: int = networks + (self.layout.num_bytes if replay.save else 0)
 
     def attach(self, control: Control, counters: CounterRow, run_folder: Path) -> list[str]:
         """Reserve the memory and start the sampler.

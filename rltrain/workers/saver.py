@@ -61,6 +61,8 @@ class Saver:
 
     def __init__(self, channel: Channel, config: Config, spec: EnvSpec, state: TrainState, num_lanes: int):
         self.channel, self.config, self.spec, self.state, self.num_lanes = channel, config, spec, state, num_lanes
+        self.training_bytes = 0
+        """Size of what the algorithm adds to a checkpoint."""
         self.last: Path | None = None
         """The checkpoint written last."""
         self._next_at: float = config.checkpoint.every_env_steps or math.inf
@@ -251,7 +253,7 @@ class Saver:
         num_weights = 2 if self.config.pipeline.schedule == "overlap" else 1
         moments = 2 * state.flat.flat.numel() * state.flat.flat.element_size()
         env_states = self.num_lanes * self.snapshots.room_bytes if self.spec.snapshot_bytes else 0
-        return model + num_weights * state.flat.weight_bytes + moments + env_states + _TEXT_BYTES
+        return self.training_bytes + model + num_weights * state.flat.weight_bytes + moments + env_states + _TEXT_BYTES
 
     def _plan_next(self, env_steps: int) -> None:
         distance = self.config.checkpoint.every_env_steps

@@ -37,6 +37,8 @@ class Training(Protocol):
 
     batch_device: torch.device
     """Where it wants the fragments."""
+    checkpoint_bytes: int
+    """About what `state_dict` holds, on the large side."""
 
     def attach(self, control: Control, counters: CounterRow, run_folder: Path) -> list[str]:
         """Get ready, once the run's memory and folder are there; returns what the user should know."""
@@ -67,6 +69,8 @@ class FreshTraining:
         config: the resolved configuration.
         state: model and optimiser.
     """
+
+    checkpoint_bytes = 0
 
     def __init__(self, config: Config, state: TrainState):
         self.total_env_steps = config.run.total_env_steps
