@@ -251,12 +251,39 @@ class TellHang(Hang):
         super()._hang()
 
 
-class SlowSteps(Count):
-    """Takes 5 ms for each of its steps."""
+class HangApart(Hang):
+    """Never returns from a call that no run needs: `close`, or a reset with options."""
+
+    def __init__(self, where: str):
+        super().__init__(where=where)
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None):
+        """Hang if options are given."""
+        if self.where == "options" and options is not None:
+            self._hang()
+        return super().reset(seed=seed, options=options)
+
+    def close(self) -> None:
+        """Hang if asked to."""
+        if self.where == "close":
+            self._hang()
+
+
+class Slow(Count):
+    """Takes its time, in seconds, for each step and each reset."""
+
+    def __init__(self, step_s: float = 0.0, reset_s: float = 0.0, n: int = 20):
+        super().__init__(n)
+        self.step_s, self.reset_s = step_s, reset_s
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None):
+        """Take its time."""
+        time.sleep(self.reset_s)
+        return super().reset(seed=seed, options=options)
 
     def step(self, action: Any):
         """Take its time."""
-        time.sleep(0.005)
+        time.sleep(self.step_s)
         return super().step(action)
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
+import gymnasium
 import numpy as np
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec as Registration
@@ -18,7 +21,7 @@ from rltrain.envs.group import EnvGroup
 from rltrain.envs.lookup import find_env
 from rltrain.envs.make import describe, has_native, make_group, make_single
 from rltrain.envs.probe import Ends, Probe, probe
-from rltrain.envs.report import Finding, Note
+from rltrain.envs.report import Call, Finding, Note
 from rltrain.errors import ConfigError, EnvContractError
 from rltrain.fields import ActionSpec, EnvSpec
 
@@ -203,8 +206,10 @@ def _has_single(env: dict, group: EnvGroup) -> bool:
 
 def _gymnasium_checker(env: dict, note: Note) -> list[Finding]:
     """Return what gymnasium's own checker has to say, each sentence once."""
-    note("gymnasium's checker")
+    note("build")
     single = make_single({**env, "frame_stack": 1, "resize": None, "grayscale": False})
+    _note_each(single.unwrapped, note)
+    note("gymnasium's checker")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
@@ -212,12 +217,31 @@ def _gymnasium_checker(env: dict, note: Note) -> list[Finding]:
         except RAISED as error:
             return [Finding("warning", "gymnasium", f"gymnasium's checker stops with: {_last_line(error)}")]
         finally:
+            note("close")
             single.close()
     said = dict.fromkeys(_plain(str(w.message)) for w in caught)
     texts = [text for text in said if not any(part in text for part in HANDLED_HERE)]
     return [Finding("warning", "gymnasium", text) for text in texts] or [
         Finding("ok", "gymnasium", "gymnasium's own checker is content")
     ]
+
+
+def _note_each(env: gymnasium.Env, note: Note) -> None:
+    """Note each reset and step of an env from now on, in its own attributes: the checker does not want a wrapper."""
+
+    def noted(method: Callable[..., Any], call: Call) -> Callable[..., Any]:
+        @functools.wraps(method)  # the checker looks at the signature
+        def noting(*args: Any, **kwargs: Any) -> Any:
+            note(call)
+            try:
+                return method(*args, **kwargs)
+            finally:
+                note("gymnasium's checker")
+
+        return noting
+
+    env.reset = noted(env.reset, "checker's reset")  # type: ignore[method-assign]
+    env.step = noted(env.step, "checker's step")  # type: ignore[method-assign]
 
 
 def _stops(error: BaseException) -> Finding:

@@ -6,8 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-Call = Literal["build", "first reset", "reset", "step", "close", "gymnasium's checker"]
-"""What is asked of an environment's own code, which may never come back from it."""
+Call = Literal[
+    "build", "first reset", "reset", "step", "close", "gymnasium's checker", "checker's reset", "checker's step"
+]
+"""What is asked of an environment's own code, which may never come back from it; the last two by gymnasium's checker,
+which by itself compares, and builds another one."""
 Note = Callable[[Call], None]
 """Told of each call before it is made."""
 NOTE_EVERY_S = 0.1

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Generator, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import psutil
@@ -32,15 +33,35 @@ _STACK_S = 0.5
 _KILL_S = 5.0
 """Longest wait until what was killed is gone; only a call into a driver or a lost disk takes so long."""
 
-_CALLS: dict[Call, tuple[str, str, str]] = {
-    "build": ("build", "imported and built", "boot_timeout_s"),
-    "first reset": ("stepping", "reset for the first time", "boot_timeout_s"),
-    "reset": ("stepping", "reset", "heartbeat_timeout_s"),
-    "step": ("stepping", "stepped", "heartbeat_timeout_s"),
-    "close": ("closing", "closed", "heartbeat_timeout_s"),
-    "gymnasium's checker": ("gymnasium", "looked over by gymnasium's checker", "boot_timeout_s"),
+_START_S = 120.0
+"""Longest time until the process asks the environment for anything: it imports rltrain's own code meanwhile."""
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What is known of a call of the environment."""
+
+    topic: str
+    """Of a finding about it."""
+    doing: str
+    """Words after `while it was`."""
+    option: str
+    """The option of `supervision` that limits it."""
+    is_in_training: bool = True
+    """Whether a run makes such a call and needs it to come back."""
+
+
+_CALLS: dict[Call, _Asked] = {
+    "build": _Asked("build", "imported and built", "boot_timeout_s"),
+    "first reset": _Asked("stepping", "reset for the first time", "boot_timeout_s"),
+    "reset": _Asked("stepping", "reset", "heartbeat_timeout_s"),
+    "step": _Asked("stepping", "stepped", "heartbeat_timeout_s"),
+    "close": _Asked("closing", "closed", "heartbeat_timeout_s", False),
+    "gymnasium's checker": _Asked("gymnasium", "looked over by gymnasium's checker", "boot_timeout_s", False),
+    "checker's reset": _Asked("gymnasium", "reset by gymnasium's checker", "boot_timeout_s", False),
+    "checker's step": _Asked("gymnasium", "stepped by gymnasium's checker", "heartbeat_timeout_s", False),
 }
-"""Call -> topic of a finding, words after `while it was`, the option of `supervision` that limits it in a run, too."""
+_NOT_IN_TRAINING = "Training does not depend on that, but what was still to be checked has not been."
 
 
 def check_apart(config: Config) -> Generator[Finding]:
@@ -69,7 +90,8 @@ class _Watched:
 
     def __init__(self, config: Config):
         self.limits: SupervisionSection = config.supervision
-        self.call: Call = "build"
+        self.call: Call | None = None
+        """What it asked of the environment last."""
         self.error: dict[str, str] | None = None
         """What it reported before it ended."""
         self._orphans = Orphans()
@@ -130,8 +152,12 @@ class _Watched:
         return self.process.returncode is not None
 
     @property
+    def _asked(self) -> _Asked:
+        return _CALLS[self.call or "build"]
+
+    @property
     def _limit_s(self) -> float:
-        return getattr(self.limits, _CALLS[self.call][2])
+        return _START_S if self.call is None else getattr(self.limits, self._asked.option)
 
     def _hear(self, message: dict[str, Any]) -> Iterator[Finding]:
         if "finding" in message:
@@ -142,9 +168,7 @@ class _Watched:
             self.error = message["error"]
 
     def _death(self) -> Finding:
-        topic, doing, _ = _CALLS[self.call]
-        status = self.process.returncode
-        told = ""
+        asked, status, told = self._asked, self.process.returncode, ""
         advice = (
             "An environment may raise an exception, but not end its process: correct what does so, in it or in a "
             "native library it calls."
@@ -152,22 +176,25 @@ class _Watched:
         if self.error is not None:
             told = f" by {': '.join(part for part in (self.error['kind'], self.error['message']) if part)}"
             advice = "Its traceback is on standard error."
-        return Finding(
-            "error", topic, f"The process {how_it_ended(status)}{told} while it was {doing}{self._place()}; training "
-            f"would lose an actor there.{killed_hint(status)} {advice}",
-        )  # fmt: skip
+        what = f"The process {how_it_ended(status)}{told} while it was {asked.doing}{self._place()}"
+        if not asked.is_in_training:
+            return Finding("warning", asked.topic, f"{what}. {_NOT_IN_TRAINING}{killed_hint(status)} {advice}")
+        text = f"{what}; training would lose an actor there.{killed_hint(status)} {advice}"
+        return Finding("error", asked.topic, text)
 
     def _hang(self) -> Finding:
-        topic, doing, option = _CALLS[self.call]
+        asked = self._asked
         place = self._place_now() or "; it does not even say where it is, as a process that was stopped"
-        return Finding(
-            "error", topic, f"No return within supervision.{option} = {self._limit_s:g} s while it was {doing}{place}. "
-            "A run would end its process there. Correct what it waits for, or raise the limit if it is only slow.",
-        )  # fmt: skip
+        limit = f"{self._limit_s:g} s" if self.call is None else f"supervision.{asked.option} = {self._limit_s:g} s"
+        what = f"No return within {limit} while it was {asked.doing}{place}."
+        if not asked.is_in_training:
+            return Finding("warning", asked.topic, f"{what} {_NOT_IN_TRAINING}")
+        advice = "A run would end its process there. Correct what it waits for, or raise the limit if it is only slow."
+        return Finding("error", asked.topic, f"{what} {advice}")
 
     def _interrupted(self, signals: StopSignals) -> Interrupted:
         return Interrupted(
-            f"Stopped while the environment was {_CALLS[self.call][1]}{self._place_now()}; the check is not complete.",
+            f"Stopped while the environment was {self._asked.doing}{self._place_now()}; the check is not complete.",
             signals.first,
         )
 

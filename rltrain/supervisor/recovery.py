@@ -166,7 +166,7 @@ class Recovery:
         return self.monitor.go_back(self.boot.resumed[0] if self.boot.resumed else 0)
 
     def _on_failed_boot(self, error: RltrainError) -> None:
-        """Try once more where a process died or could not build what it could before, within the budget; else give up."""
+        """Try once more, within the budget, where a process died or failed at what it could do before; else give up."""
         self.fleet.kill_all()
         if isinstance(error, BootError) and error.died is not None:
             decision = self.restarts.after_death("learner", time.monotonic(), ready_s=None)

@@ -2,8 +2,8 @@
 
 Pure. The rules (`rules.py`) are asked in order and the first that holds gives the name; the one nearest to its bound
 among the others is the runner-up. Shares leave out `boot`. `judge` takes a window of about ten seconds
-(`Ledger.window`) of a run that goes on, after `silence` found no process that hangs; `judge_whole` the total of one that
-has ended, whose processes owe no sign of life.
+(`Ledger.window`) of a run that goes on, after `silence` found no process that hangs; `judge_whole` the total of one
+that has ended, whose processes owe no sign of life.
 """
 
 from __future__ import annotations

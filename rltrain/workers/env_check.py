@@ -17,9 +17,16 @@ import sys
 import time
 from dataclasses import asdict
 
+from rltrain.envs import forked
 from rltrain.envs.contract import check
-from rltrain.envs.report import NOTE_EVERY_S, Call
+from rltrain.envs.report import NOTE_EVERY_S, Call, Finding
 from rltrain.workers.channel import Channel
+
+_FORKS = Finding(
+    "warning", "forking", "The environment forked its process, and the copy came back from it as if it were the "
+    "process itself. A run ends such a copy at once, as was done here, so what it was made for does not happen. Have a "
+    "forked child end by itself, with os._exit() or by multiprocessing.",
+)  # fmt: skip
 
 
 class _Notes:
@@ -31,6 +38,7 @@ class _Notes:
         self._sent_s = 0.0
 
     def __call__(self, call: Call) -> None:
+        forked.end_copy()
         now_s = time.monotonic()
         if call != self._last or now_s - self._sent_s >= NOTE_EVERY_S:
             self._channel.send({"call": call})
@@ -45,6 +53,12 @@ def main(channel: Channel, settings: dict, fds: list[int]) -> None:
     logging.getLogger().setLevel(logging.WARNING)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # what an env prints before it crashes is to be seen
+    has_told = False
     for finding in check(settings["env"], _Notes(channel)):
+        forked.end_copy()
         channel.send({"finding": asdict(finding)})
+        if forked.has_ended_copies() and not has_told:
+            has_told = True
+            channel.send({"finding": asdict(_FORKS)})
+    forked.end_copy()
     channel.send({"is_done": True})

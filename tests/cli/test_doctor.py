@@ -14,9 +14,9 @@ from tests.runs import Running, until
 
 pytestmark = pytest.mark.timeout(90)
 TOY, RUDE = Path(toy_envs.__file__), Path(rude_envs.__file__)
-SHORT_START = {"supervision.boot_timeout_s": 4}
-"""A process that imports gymnasium takes half a second on an idle machine."""
-SHORT_CALL = {"supervision.heartbeat_timeout_s": 0.8}
+SHORT_START = {"supervision.boot_timeout_s": 3}
+SHORT_CALL = {"supervision.heartbeat_timeout_s": 3}
+"""Counted from the call of the environment; what comes before takes long on a busy machine."""
 
 
 def doctor(directory: Path, env: str, limits: dict[str, Any] | None = None, **kwargs: Any) -> Running:
@@ -117,11 +117,45 @@ def test_doctor_env_that_hangs_after_the_group_keeps_every_finding_made(tmp_path
     assert HANG in found[-1][2]
 
 
-def test_doctor_slow_steps_within_the_limit_are_no_hang(tmp_path):
-    with doctor(tmp_path, "rude_envs:SlowSteps", {"supervision.heartbeat_timeout_s": 0.5}, n=40) as started:
+@pytest.mark.parametrize(("slow", "n"), [({"step_s": 0.02}, 40), ({"reset_s": 0.4}, 1000)])
+def test_doctor_slow_calls_each_within_its_limit_are_no_hang(tmp_path, slow, n):
+    """All steps of the group take longer than one may, and so do all resets of gymnasium's checker."""
+    with doctor(tmp_path, "rude_envs:Slow", {**SHORT_START, **SHORT_CALL}, n=n, **slow) as started:
         result = started.end(60)
     assert result.returncode == 0, result.stdout + result.stderr
-    assert "0 errors" in result.stdout
+    assert "No return" not in result.stdout
+    assert "gymnasium" in [topic for _, topic, _ in findings(result.stdout)]
+
+
+@pytest.mark.parametrize(
+    ("where", "topic", "doing"),
+    [("close", "closing", "closed"), ("options", "gymnasium", "reset by gymnasium's checker")],
+)
+def test_doctor_call_that_no_run_needs_and_that_hangs_is_a_warning(tmp_path, where, topic, doing):
+    with doctor(tmp_path, "rude_envs:HangApart", {**SHORT_START, **SHORT_CALL}, where=where) as started:
+        result = started.end(60)
+        assert started.survivors() == []
+    assert result.returncode == 0, result.stdout + result.stderr
+    level, at, message = findings(result.stdout)[-1]
+    assert (level, at) == ("warning", topic)
+    assert f"while it was {doing}, at {HANG} in _hang. Training does not depend on that" in message
+    assert "run would" not in message
+
+
+@pytest.mark.parametrize("env", ["ForkAndReturn", "ForkAndExit"])
+def test_doctor_env_that_forks_is_found_and_its_copies_find_nothing(tmp_path, env):
+    kwargs = {"told": str(tmp_path / "told")} if env == "ForkAndExit" else {}
+    with doctor(tmp_path, f"rude_envs:{env}", **kwargs) as started:
+        result = started.end(60)
+        assert started.survivors() == []
+    assert result.returncode == 0, result.stdout + result.stderr
+    found = findings(result.stdout)
+    assert len({(topic, message) for _, topic, message in found}) == len(found), result.stdout
+    assert [level for level, topic, _ in found if topic == "forking"] == ["warning"]
+    assert [topic for _, topic, _ in found].count("stepping") == 1
+    if kwargs:
+        lines = [line.split() for line in Path(kwargs["told"]).read_text().splitlines()]
+        assert len({pid for _, pid in lines}) == 1, "a copy closed what is not its own"
 
 
 def test_doctor_kills_what_a_hanging_env_started_in_a_session_of_its_own(tmp_path):

@@ -217,7 +217,10 @@ def test_load_largest_product_is_accepted(tmp_path):
 
 @pytest.mark.parametrize(
     ("checkpoint", "every_s"),
-    [("", 120.0), ("every_env_steps = 9", None), ("every_s = 5.0\nevery_env_steps = 9", 5.0), ('every_s = "none"', None)],
+    [
+        ("", 120.0), ("every_env_steps = 9", None), ("every_s = 5.0\nevery_env_steps = 9", 5.0),
+        ('every_s = "none"', None),
+    ],
 )
 def test_load_checkpoints_by_time_are_those_of_who_asks_for_none_by_env_steps(tmp_path, checkpoint, every_s):
     """Else they would push the others out of `checkpoint.keep`."""

@@ -178,7 +178,10 @@ def arena_of(saver: Saver) -> Arena:
 
 @pytest.mark.parametrize(
     ("checkpoint", "num_saves"),
-    [({"every_s": 60.0}, math.inf), ({"every_env_steps": 256}, 5), ({"every_env_steps": 256, "every_s": 60.0}, math.inf)],
+    [
+        ({"every_s": 60.0}, math.inf), ({"every_env_steps": 256}, 5),
+        ({"every_env_steps": 256, "every_s": 60.0}, math.inf),
+    ],
 )
 def test_attach_asks_for_the_room_of_all_saves_to_come(make, tmp_path, monkeypatch, checkpoint, num_saves):
     """Of 1024 env steps, the one at the end included; by time they may be any number."""
