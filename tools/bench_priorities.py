@@ -3,8 +3,9 @@
     python tools/bench_priorities.py [--seeds 5] [--length 13] [--json FILE]
 
 Trains `configs/chain.toml` with prioritized and with uniform replay, alternately, from the same random actions, and
-prints for each the env steps after which the greedy policy walked the whole chain in every later evaluation: median and
-(lowest to highest). A run that does not get there counts as its whole length.
+prints for each how many env steps after the first reward was collected the greedy policy walked the whole chain, in
+this and in every later evaluation: median and (lowest to highest). A run that does not get there counts as its whole
+length.
 """
 
 from __future__ import annotations
@@ -20,8 +21,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def env_steps_to_solve(seed: int, length: int, prioritized: bool) -> tuple[int, bool]:
-    """Train once; return the env steps it took, and whether the goal was reached."""
+def env_steps_to_solve(seed: int, length: int, prioritized: bool) -> tuple[int, int, bool]:
+    """Train once.
+
+    Returns:
+        (env steps to the first reward, env steps from there to the goal, whether it was reached).
+    """
     with tempfile.TemporaryDirectory() as folder:
         wanted = str(prioritized).lower()
         settings = [f"run.dir={folder}", f"env.kwargs.length={length}", f"replay.prioritized={wanted}"]
@@ -31,18 +36,19 @@ def env_steps_to_solve(seed: int, length: int, prioritized: bool) -> tuple[int, 
             "--seed", str(seed), *sets,
         ]  # fmt: skip
         subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
-        curve = evaluations(Path(folder))
-    unsolved = [step for step, value in curve if value < 1]
-    later = [step for step, _ in curve if step > max(unsolved, default=0)]
-    return (later[0], True) if later else (curve[-1][0], False)
+        collected, evaluated = (curve(Path(folder), name) for name in ("rollout/return_mean", "eval/return_mean"))
+    first = next(step for step, value in collected if value > 0)
+    unsolved = [step for step, value in evaluated if value < 1]
+    later = [step for step, _ in evaluated if step > max(unsolved, default=0)]
+    return first, (later[0] if later else evaluated[-1][0]) - first, bool(later)
 
 
-def evaluations(runs: Path) -> list[tuple[int, float]]:
-    """Read (env steps, return of the greedy policy) of a run."""
+def curve(runs: Path, name: str) -> list[tuple[int, float]]:
+    """Read (env steps, value) of a run."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     folder = next(runs.glob("*/tensorboard"))
-    found = EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload().Scalars("eval/return_mean")
+    found = EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload().Scalars(name)
     return [(point.step, point.value) for point in found]
 
 
@@ -53,21 +59,22 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=13, help="places in the chain")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     options = parser.parse_args()
-    found: dict[str, list[tuple[int, bool]]] = {"prioritized": [], "uniform": []}
+    found: dict[str, list[tuple[int, int, bool]]] = {"prioritized": [], "uniform": []}
     for seed in range(1, options.seeds + 1):
         for name, results in found.items():
             results.append(env_steps_to_solve(seed, options.length, name == "prioritized"))
-            steps, is_solved = results[-1]
-            print(f"seed {seed}  {name:12} {steps:>9,} env steps{'' if is_solved else '  not solved'}", flush=True)
+            first, steps, is_solved = results[-1]
+            more = "" if is_solved else "  not solved"
+            print(f"seed {seed}  {name:12} first reward after {first:>7,}, then {steps:>7,} env steps{more}", flush=True)
     for name, results in found.items():
-        numbers = [number for number, _ in results]
-        num_solved = sum(is_solved for _, is_solved in results)
+        numbers = [number for _, number, _ in results]
+        num_solved = sum(is_solved for *_, is_solved in results)
         print(
             f"{name:12} {statistics.median(numbers):>9,.0f} ({min(numbers):,} to {max(numbers):,}), "
             f"{num_solved} of {len(numbers)} solved"
         )
-    ratio = statistics.median(s for s, _ in found["uniform"]) / statistics.median(s for s, _ in found["prioritized"])
-    print(f"uniform needs {ratio:.2f} x the env steps of prioritized (medians)")
+    uniform, prioritized = (statistics.median(n for _, n, _ in found[name]) for name in ("uniform", "prioritized"))
+    print(f"uniform needs {uniform / prioritized:.2f} x the env steps of prioritized (medians)")
     if options.json:
         options.json.write_text(json.dumps({"length": options.length, **found}, indent=2))
 
