@@ -65,7 +65,7 @@ def main() -> None:
             results.append(env_steps_to_solve(seed, options.length, name == "prioritized"))
             first, steps, is_solved = results[-1]
             more = "" if is_solved else "  not solved"
-            print(f"seed {seed}  {name:12} first reward after {first:>7,}, then {steps:>7,} env steps{more}", flush=True)
+            print(f"seed {seed}  {name:12} first reward at {first:>7,}, then {steps:>7,} env steps{more}", flush=True)
     for name, results in found.items():
         numbers = [number for _, number, _ in results]
         num_solved = sum(is_solved for *_, is_solved in results)
