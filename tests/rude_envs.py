@@ -132,14 +132,20 @@ class WithDaemon(Count):
 
 
 class ForkAndReturn(Count):
-    """Forks at step 60 of its life without a look at which of the two it is afterwards."""
+    """Forks at step 60 of its life without a look at which of the two it is afterwards.
 
-    def __init__(self, n: int = 20):
+    Writes into the file `told`, if there is one, which process makes a step.
+    """
+
+    def __init__(self, told: str | None = None, n: int = 20):
         super().__init__(n)
-        self.num_steps = 0
+        self.told, self.num_steps = told, 0
 
     def step(self, action: Any):
         """Fork if the time has come."""
+        if self.told is not None:
+            with open(self.told, "a") as told:
+                told.write(f"stepped {os.getpid()}\n")
         self.num_steps += 1
         if self.num_steps == 60:
             os.fork()

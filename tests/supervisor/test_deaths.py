@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import zipfile
+from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
@@ -31,6 +33,17 @@ def test_exception_of_an_env_is_told_with_its_place():
     assert why_it_ended(child) == f"ValueError: my bug | {NOTE.removesuffix('.')}"
 
 
+@pytest.fixture
+def default_signals() -> Iterator[None]:
+    """Whoever started this process may have had it ignore some, as `nohup` and a shell's `&` do."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in numbers}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("default_signals")
 @pytest.mark.parametrize(
     ("names", "is_urgent"),
     [("HUP", False), ("HUP HUP", False), ("INT HUP", False), ("INT INT", True), ("HUP TERM", True), ("QUIT", True)],
@@ -39,7 +52,7 @@ def test_second_signal_is_urgent_unless_a_closing_terminal_sent_it(names, is_urg
     signals = StopSignals()
     try:
         for name in names.split():
-            os.kill(os.getpid(), getattr(__import__("signal"), f"SIG{name}"))
+            os.kill(os.getpid(), getattr(signal, f"SIG{name}"))
         assert signals.is_urgent is is_urgent
     finally:
         signals.release()

@@ -10,13 +10,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.runs import Running, resume, train, until
+from tests.runs import Running, resume, scalars, train, until
 
 SCHEDULES = {
     "overlap": {}, "sync": {"pipeline.schedule": "sync"}, "async": {"pipeline.schedule": "async", "algo.name": "appo"},
 }
 pytestmark = pytest.mark.timeout(300)
 
+LOG_EVERY, BATCH = 256, 128
+"""Env steps between two points of the curves, and of one batch."""
 LONG = {"run.total_env_steps": 10**9, "checkpoint.every_env_steps": 1024, "supervision.shutdown_grace_s": 4.0}
 
 
@@ -150,20 +152,47 @@ def test_copy_of_a_process_that_exits_closes_none_of_its_envs(tmp_path):
         assert "The environment forked its process" in said
 
 
+def furthest(run: Running) -> int:
+    """Return the env steps of the furthest checkpoint, 0 where there is none."""
+    folder = run.folder()
+    found = folder.glob("checkpoints/checkpoint-*.pt") if folder else ()
+    return max((int(path.stem.removeprefix("checkpoint-")) for path in found), default=0)
+
+
+def curves_of(run: Running) -> set[Path]:
+    """Return the files with curves; each boot begins one."""
+    return set((run.folder() / "tensorboard").glob("events*"))
+
+
+def first_point(run: Running, before: set[Path], aside: Path) -> int:
+    """Return the env steps of the first point in the files that were not there before, 0 where there is none yet."""
+    (aside / "tensorboard").mkdir(parents=True, exist_ok=True)
+    for path in curves_of(run) - before:
+        shutil.copy(path, aside / "tensorboard")
+    return min((step for step, _ in scalars(aside).get("loss/learning_rate", [])), default=0)
+
+
 def test_run_saves_by_time_in_every_schedule_and_goes_on_from_there_after_a_kill(tmp_path):
-    options = {"run.total_env_steps": 10**9, "checkpoint.every_s": 0.2, "log.every_env_steps": 256}
+    options = {"run.total_env_steps": 10**9, "checkpoint.every_s": 0.2, "log.every_env_steps": LOG_EVERY}
     runs = {s: train(tmp_path / s, {**options, **own}) for s, own in SCHEDULES.items()}
+    saved = {}
     try:
         for schedule, run in runs.items():
-            until(lambda: run.ended_or(run.has_checkpoint), f"{schedule}: a checkpoint")  # noqa: B023
+            until(lambda: run.ended_or(lambda: furthest(run) > 10 * LOG_EVERY), schedule)  # noqa: B023
             run.signal(signal.SIGKILL)
             until(lambda: not run.survivors(), "no process is left", limit_s=10)  # noqa: B023
+            saved[schedule] = furthest(run), curves_of(run)
     finally:
         for run in runs.values():
             run.__exit__()
-    with resume(tmp_path / "overlap") as run:
-        run.wait_training()
-        run.signal(signal.SIGINT)
-        ended = run.end()
-    assert ended.returncode == 130, ended.stderr
-    assert ended.summary["env_steps"] >= int(sorted(ended.checkpoints)[0].stem.removeprefix("checkpoint-")) > 0
+    for schedule, (env_steps, before) in saved.items():
+        assert env_steps > 10 * LOG_EVERY, schedule
+        with resume(tmp_path / schedule) as run:
+            aside = tmp_path / f"{schedule}-resumed"
+            until(lambda: run.ended_or(lambda: first_point(run, before, aside)), schedule)  # noqa: B023
+            run.signal(signal.SIGINT)
+            ended = run.end()
+        assert ended.returncode == 130, ended.stderr
+        begun_at = first_point(run, before, aside)
+        assert env_steps < begun_at <= env_steps + LOG_EVERY + BATCH, schedule
+        assert ended.summary["env_steps"] >= begun_at

@@ -173,7 +173,9 @@ def test_writer_whose_disk_fills_up_at_the_end_closes_in_time_and_leaves_no_empt
     writer.scalars({"a/b": 1.0}, 2)
     assert writer.close(timeout_s=30)
     assert len(warnings) == 1
-    assert all(path.stat().st_size > 0 for path in tmp_path.iterdir())
+    sizes = [path.stat().st_size for path in tmp_path.iterdir()]
+    assert sizes
+    assert all(sizes)
 
 
 def test_writer_slow_disk_drops_points_with_one_warning_and_never_blocks(tmp_path, monkeypatch):
