@@ -12,6 +12,8 @@ whatever the speed of its processes. In `async` it may also go on while no fragm
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Set
 from pathlib import Path
 from typing import Any
@@ -65,6 +67,7 @@ class ReplayTraining:
         self._last: dict[int, tuple[int, int]] = {}
         """Lane -> life and number of its last fragment in the replay."""
         self._saved: dict[str, Any] = {}
+        self._end_by_s = math.inf
         networks = sum(x.numel() * x.element_size() for x in self.update.state_dict().values())
         self.checkpoint_bytes: int = networks + (self.layout.num_bytes if replay.save else 0)
 
@@ -127,7 +130,8 @@ class ReplayTraining:
             self._last[meta.lane] = (meta.life, meta.fragment_index)
             self.sampler.insert(meta.lane, fragment, is_continued)
         self.sampler.flush()  # the batch's memory is used again
-        self.state.finish_batch(batch.tensors)
+        if self.config.env.normalize_obs:
+            self.state.finish_batch({name: x.to(self.state.device) for name, x in batch.tensors.items()})
         self.counters.set("replay_size", self.store.size)
         self.ratio.collected(batch.num_env_steps)
         return self._update_often(self.ratio.num_due, env_steps)
@@ -156,11 +160,19 @@ class ReplayTraining:
             td_error, metrics = self.update(batch.tensors, progress)
             sampler.learned(batch, td_error if self.replay.prioritized else None)
             self.ratio.updated()
-            if self.control.stop:
-                break
+            if self.control.stop or self._is_out_of_time():
+                break  # what is still owed is made after a resume
         enter("sample")
         sampler.flush()
         return metrics
+
+    def _is_out_of_time(self) -> bool:
+        """Whether the run was told to end and the updates of this version take too long for that."""
+        if not self.control.finish:
+            return False
+        now = time.monotonic()
+        self._end_by_s = min(self._end_by_s, now + self.config.supervision.shutdown_grace_s / 4)
+        return now > self._end_by_s
 
     def state_dict(self) -> dict[str, Any]:
         """Return the algorithm's tensors, the ratio's counts and, by option, the replay."""
