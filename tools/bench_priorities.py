@@ -4,8 +4,8 @@
 
 Trains `configs/chain.toml` with prioritized and with uniform replay, alternately, from the same random actions, and
 prints for each how many env steps after the first reward was collected the greedy policy walked the whole chain, in
-this and in every later evaluation: median and (lowest to highest). A run that does not get there counts as its whole
-length.
+this and in every later evaluation: median and (lowest to highest); 0 where it did so by chance before. A run that does
+not get there counts as its whole length.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def env_steps_to_solve(seed: int, length: int, prioritized: bool) -> tuple[int, 
     first = next(step for step, value in collected if value > 0)
     unsolved = [step for step, value in evaluated if value < 1]
     later = [step for step, _ in evaluated if step > max(unsolved, default=0)]
-    return first, (later[0] if later else evaluated[-1][0]) - first, bool(later)
+    return first, max(0, (later[0] if later else evaluated[-1][0]) - first), bool(later)
 
 
 def curve(runs: Path, name: str) -> list[tuple[int, float]]:
