@@ -4,8 +4,8 @@
 
 Trains `configs/chain.toml` with prioritized and with uniform replay, alternately, from the same random actions, and
 prints for each how many env steps after the first reward was collected the greedy policy walked the whole chain, in
-this and in every later evaluation: median and (lowest to highest); 0 where it did so by chance before. A run that does
-not get there counts as its whole length.
+this and in every later evaluation: median and (lowest to highest). A run that does not get there counts as its whole
+length. Seeds whose first network walks it by chance, before any reward, say nothing and do not count.
 """
 
 from __future__ import annotations
@@ -60,10 +60,16 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     options = parser.parse_args()
     found: dict[str, list[tuple[int, int, bool]]] = {"prioritized": [], "uniform": []}
-    for seed in range(1, options.seeds + 1):
-        for name, results in found.items():
-            results.append(env_steps_to_solve(seed, options.length, name == "prioritized"))
-            first, steps, is_solved = results[-1]
+    seed = 0
+    while len(found["uniform"]) < options.seeds:
+        seed += 1
+        pair = {name: env_steps_to_solve(seed, options.length, name == "prioritized") for name in found}
+        if not all(steps for _, steps, _ in pair.values()):
+            print(f"seed {seed}  walked by chance before the first reward", flush=True)
+            continue
+        for name, result in pair.items():
+            found[name].append(result)
+            first, steps, is_solved = result
             more = "" if is_solved else "  not solved"
             print(f"seed {seed}  {name:12} first reward at {first:>7,}, then {steps:>7,} env steps{more}", flush=True)
     for name, results in found.items():
