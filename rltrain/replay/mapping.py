@@ -17,7 +17,8 @@ def map_memory(num_bytes: int, file: Path | None) -> mmap.mmap:
 
     Args:
         num_bytes: at least so many.
-        file: a file to keep it in; what was in it is lost. None: memory of this process.
+        file: a file to keep it in, which loses its name at once: its room is free again when this process ends, however
+            it ends. None: memory of this process.
 
     Raises:
         ConfigError: there is not that much room, or the file cannot be made; no file is left behind.
@@ -56,7 +57,9 @@ def _of_file(num_bytes: int, file: Path) -> mmap.mmap:
         if num_bytes > free:
             raise _no_file(num_bytes, file, f"{free / _GIB:.1f} GiB are free there")
         os.posix_fallocate(fd, 0, num_bytes)
-        return mmap.mmap(fd, num_bytes)
+        memory = mmap.mmap(fd, num_bytes)
+        file.unlink()
+        return memory
     except BaseException as error:
         with contextlib.suppress(OSError):
             file.unlink()

@@ -143,11 +143,14 @@ class Priorities:
         return {
             "masses": self.tree.masses[:num],
             "largest": np.array(self.largest),
+            "alpha": np.array(self.alpha),
             "num_draws": np.array(self.num_draws, np.int64),
         }
 
     def load_state_dict(self, state: dict[str, np.ndarray]) -> None:
         """Restore from `state_dict` output. What was drawn before is stale from now on.
+
+        Masses of another alpha mean nothing: then all items that were in are equal until they are drawn.
 
         Raises:
             ValueError: it is of a larger replay, or a value is out of its range; nothing was changed.
@@ -155,8 +158,11 @@ class Priorities:
         largest, num_draws = float(state["largest"]), int(state["num_draws"])
         if not (0 < largest <= LARGEST_MASS and num_draws >= 0):
             raise ValueError(f"the saved priorities do not fit: largest = {largest}, num_draws = {num_draws}")
+        masses = state["masses"]
+        if float(state["alpha"]) != self.alpha:
+            masses, largest = (masses > 0).astype(np.float64), 1.0
         try:
-            self.tree.load(state["masses"])
+            self.tree.load(masses)
         except ValueError as error:
             raise ValueError(f"the saved priorities do not fit: {error}") from None
         self.generations += 1

@@ -27,7 +27,7 @@ from rltrain.shm.arena import ArenaLayout
 from rltrain.supervisor.deaths import boot_error, log_tail
 from rltrain.supervisor.fleet import Fleet
 from rltrain.supervisor.launcher import Child, end
-from rltrain.supervisor.memory import RunMemory, check_replay_memory
+from rltrain.supervisor.memory import RunMemory, check_fragment_memory, check_replay_memory
 from rltrain.supervisor.roles import num_actors, num_lanes, num_slots, policy_settings
 from rltrain.supervisor.rundir import RunFolder
 from rltrain.supervisor.stop_signals import StopSignals
@@ -190,18 +190,14 @@ class Boot:
         if self.is_resume:
             self.resumed = learner["env_steps"], learner["updates"]
         if self.memory is None:
-            if self.config.algo.chosen.source == "replay":
-                warning = check_replay_memory(self.config, spec, num_lanes(self.config))
-                if warning is not None:
-                    self.on_message(self.fleet.children["learner"], {"warning": warning})
-            self.memory = self._make_memory(spec, snapshot_bytes, learner["weight_bytes"])
+            self.memory = self._make_memory(spec, snapshot_bytes, learner["weight_bytes"], learner["held_bytes"])
             self.folder = self._make_folder(spec)
             self.fleet.open_logs(self.folder.logs)
         for lane in range(num_lanes(self.config)):
             self.memory.mailboxes.set_progress(lane, self.start_version)
         self.send_layout(self.fleet.children["learner"])
 
-    def _make_memory(self, spec: EnvSpec, snapshot_bytes: int, weight_bytes: int) -> RunMemory:
+    def _make_memory(self, spec: EnvSpec, snapshot_bytes: int, weight_bytes: int, held_bytes: int) -> RunMemory:
         config, plans = self.config, self.fleet.plans.values()
         schema = FragmentSchema.for_env(spec, config.pipeline.fragment_length, config.actors.envs_per_group)
         obs_row = sum(f.row_bytes(schema.num_envs) for f in schema.fields if f.name.split(".")[0] == "obs")
@@ -214,7 +210,17 @@ class Boot:
             snapshot_bytes=snapshot_bytes + obs_row if snapshot_bytes else 0,
             roles=tuple(plan.role for plan in plans),
         )
+        self._check_memory(spec, layout, held_bytes)
         return RunMemory.create(layout, {plan.name: plan.row for plan in plans})
+
+    def _check_memory(self, spec: EnvSpec, layout: ArenaLayout, held_bytes: int) -> None:
+        """Refuse what the learner would be killed for later."""
+        config = self.config
+        check_fragment_memory(config, layout.schema, layout.nbytes)
+        if config.algo.chosen.source == "replay":
+            warning = check_replay_memory(config, spec, num_lanes(config), layout.nbytes, held_bytes)
+            if warning is not None:
+                self.on_message(self.fleet.children["learner"], {"warning": warning})
 
     def _make_folder(self, spec: EnvSpec) -> RunFolder:
         """Write what the run folder says from the beginning; a new one that cannot be written goes again."""

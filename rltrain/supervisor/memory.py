@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from rltrain.config.schema import Config
 from rltrain.errors import ConfigError
-from rltrain.fields import EnvSpec
+from rltrain.fields import EnvSpec, FragmentSchema
 from rltrain.replay.layout import ReplayLayout
 from rltrain.shm.arena import Arena, ArenaLayout
 from rltrain.shm.control import Control
@@ -47,13 +47,17 @@ class RunMemory:
         )
 
 
-def check_replay_memory(config: Config, spec: EnvSpec, num_lanes: int) -> str | None:
+def check_replay_memory(
+    config: Config, spec: EnvSpec, num_lanes: int, arena_bytes: int = 0, held_bytes: int = 0
+) -> str | None:
     """Refuse a replay that cannot be held; it would be found out hours later, when its last page is touched.
 
     Args:
         config: the resolved configuration.
         spec: what the env is.
         num_lanes: env groups in the whole run.
+        arena_bytes: of the run's shared memory, which is not reserved yet.
+        held_bytes: of a loaded replay in the learner, which goes once the replay has taken it over.
 
     Returns:
         What the user should know where `replay.allow_overcommit` lets it pass.
@@ -61,22 +65,41 @@ def check_replay_memory(config: Config, spec: EnvSpec, num_lanes: int) -> str | 
     Raises:
         ConfigError: it is larger than the memory that is free (or its control group's), or does not fit the fragments.
     """
-    layout = ReplayLayout.of(config, spec, num_lanes)
+    layout, replay = ReplayLayout.of(config, spec, num_lanes), config.replay
     if problems := layout.check():
         raise ConfigError(problems)
-    if config.replay.in_file:
-        return None
-    needed, available = layout.num_bytes * (2 if config.replay.save else 1), available_bytes()
+    needed = layout.num_bytes * ((not replay.in_file) + replay.save)
+    available = available_bytes() + held_bytes - arena_bytes
     if needed <= available:
         return None
-    copy = " (twice its size, since replay.save copies it into each checkpoint)" if config.replay.save else ""
+    copy = ""
+    if replay.save:
+        copy = " (a copy for each checkpoint, replay.save)" if replay.in_file else " (twice its size, for replay.save)"
     text = (
-        f"replay.capacity = {config.replay.capacity:,} transitions need {needed / _GIB:.1f} GiB of memory{copy}, but "
+        f"replay.capacity = {replay.capacity:,} transitions need {needed / _GIB:.1f} GiB of memory{copy}, but "
         f"{available / _GIB:.1f} GiB are available."
     )
-    if config.replay.allow_overcommit:
+    if replay.allow_overcommit:
         return f"{text} The run may be killed for it: replay.allow_overcommit is set."
-    raise ConfigError(
-        f"{text} Accepted: a smaller replay.capacity, replay.in_file = true (a file of the run folder), or "
-        "replay.allow_overcommit = true to try."
-    )
+    accepted = ["a smaller replay.capacity"]
+    accepted += ["replay.save = false"] if replay.save else []
+    accepted += [] if replay.in_file else ["replay.in_file = true (a file on the disk of the run folder)"]
+    raise ConfigError(f"{text} Accepted: {', '.join(accepted)}, or replay.allow_overcommit = true to try.")
+
+
+def check_fragment_memory(config: Config, schema: FragmentSchema, arena_bytes: int) -> None:
+    """Refuse earlier fragments, `algo.appo.replay_share`, that do not fit the memory that is free.
+
+    Raises:
+        ConfigError: they do not.
+    """
+    appo = config.algo.appo
+    if config.algo.name != "appo" or not appo.replay_share:
+        return
+    row = sum(f.row_bytes(1) for f in schema.fields if f.per_env and not f.name.startswith("episode_"))
+    needed, available = appo.replay_columns * (schema.fragment_length + 1) * row, available_bytes() - arena_bytes
+    if needed > available:
+        raise ConfigError(
+            f"algo.appo.replay_columns = {appo.replay_columns:,} fragments need {needed / _GIB:.1f} GiB of memory, but "
+            f"{available / _GIB:.1f} GiB are available. Accepted: fewer of them, or algo.appo.replay_share = 0."
+        )

@@ -76,14 +76,17 @@ class Learner:
 
     # -- start ------------------------------------------------------------------------------------------------
 
-    def restore(self, checkpoint: dict[str, Any]) -> None:
-        """Take up training where a checkpoint left it.
+    def resume(self, path: Path) -> None:
+        """Take up training where the newest good checkpoint of a run left it; keeps nothing of it that is not needed.
 
         Raises:
-            CheckpointError: it belongs to another env or another model.
+            CheckpointError: there is none, or it belongs to another env or another model.
         """
+        checkpoint, warnings, self.saver.last = CheckpointStore.load(path)
+        for warning in warnings:
+            self.channel.send({"warning": warning})
         self.saver.restore(checkpoint)
-        for text in self.training.load_state_dict(checkpoint["training"], self.saver.continued_lanes):
+        for text in self.training.load_state_dict(checkpoint["training"]):
             self.channel.send({"warning": text})
         self.version = checkpoint["version"]
         self.env_steps = checkpoint["env_steps"]
@@ -113,7 +116,7 @@ class Learner:
             self.ring, arena.layout.schema, prefetch_settings, self.control, self.counters,
             self.training.batch_device, self.version,
         )
-        for text in self.training.attach(self.control, self.counters, run_folder):
+        for text in self.training.attach(arena, self.counters, run_folder, self.saver.continued_lanes):
             self.channel.send({"warning": text})
         schema = arena.layout.schema
         self.rows_per_batch = settings["num_lanes"] * schema.num_envs * schema.fragment_length
@@ -203,7 +206,7 @@ class Learner:
 
     def _learn_on_credit(self) -> bool:
         """Where the algorithm may go on although no batch is there: do, and complete a version. `async` only."""
-        if self.is_lockstep or self.prefetch.has_ready or self.control.finish:
+        if self.is_lockstep or self.prefetch.has_ready or self.control.finish or self.control.stop:
             return False
         metrics = self.training.learn_on_credit(self.env_steps)
         if metrics is None:
@@ -298,16 +301,14 @@ def main(channel: Channel, settings: dict[str, Any], fds: list[int]) -> None:
     spec = EnvSpec.from_dict(message["spec"])
     learner = Learner(channel, settings, spec)
     if settings["resume"] is not None:
-        checkpoint, warnings, learner.saver.last = CheckpointStore.load(Path(settings["resume"]))
-        for warning in warnings:
-            channel.send({"warning": warning})
-        learner.restore(checkpoint)
+        learner.resume(Path(settings["resume"]))
     channel.send({
         "weight_bytes": learner.state.flat.weight_bytes,
         "version": learner.version,
         "device": str(learner.device),
         "env_steps": learner.env_steps,
         "updates": learner.state.updates,
+        "held_bytes": learner.training.held_bytes,
     })
     message, arena_fds = channel.recv(None)
     learner.attach(Arena.attach(arena_fds[0], ArenaLayout.from_dict(message["layout"])), Path(message["run_folder"]))

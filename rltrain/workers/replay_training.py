@@ -25,19 +25,19 @@ from rltrain.algos import load_algorithm
 from rltrain.algos.schedules import linear, progress_at
 from rltrain.algos.train_state import TrainState
 from rltrain.config.schema import Config
+from rltrain.errors import CheckpointError
 from rltrain.fields import EnvSpec
 from rltrain.replay.layout import ReplayLayout
 from rltrain.replay.prioritized import Priorities
 from rltrain.replay.store import ReplayStore
+from rltrain.shm.arena import Arena
 from rltrain.shm.control import Control
-from rltrain.shm.counters import CounterRow
+from rltrain.shm.counters import CounterBoard, CounterRow
 from rltrain.workers.prefetch import Batch
 from rltrain.workers.replay_ratio import ReplayRatio
 from rltrain.workers.sampler import Sampler
 
 FILE = "replay.bin"
-FIRST_LIFE = 1
-"""Of the actors of a run that is resumed."""
 CREDIT_UPDATES = 32
 """Updates made on credit before the weights are published and the ring is looked at again."""
 
@@ -71,33 +71,46 @@ class ReplayTraining:
         networks = sum(x.numel() * x.element_size() for x in self.update.state_dict().values())
         self.checkpoint_bytes: int = networks + (self.layout.num_bytes if replay.save else 0)
 
-    def attach(self, control: Control, counters: CounterRow, run_folder: Path) -> list[str]:
+    def attach(
+        self, arena: Arena, counters: CounterRow, run_folder: Path, continued_lanes: Set[int]
+    ) -> list[str]:
         """Reserve the memory and start the sampler.
+
+        Args:
+            arena: of the run; the actors have not started in it.
+            counters: the learner's row.
+            run_folder: for the file, where there is one.
+            continued_lanes: lanes whose envs go on where the checkpoint left them; the others are reset.
 
         Returns:
             What the user should know of the replay that was saved.
         """
-        self.control, self.counters = control, counters
+        self.control, self.counters = Control(arena), counters
         self.store = ReplayStore(self.layout, run_folder / FILE if self.replay.in_file else None)
-        warnings = self._refill() if self._saved else []
+        warnings = [self._refill()] if self._saved else []
         self._saved = {}
+        first_lives = _first_lives(arena)
+        self._last = {
+            lane: (first_lives[lane // self.config.actors.groups_per_actor], index)
+            for lane, (_, index) in self._last.items() if lane in continued_lanes
+        }  # fmt: skip
         self.sampler = Sampler(
             self.store, self.priorities, self.replay.batch_size, self.state.device, counters, self.replay.prefetch
         )
         return warnings
 
-    def _refill(self) -> list[str]:
-        """Take the saved replay, or begin with an empty one where sizes have changed."""
+    def _refill(self) -> str:
+        """Take the saved replay, or begin with an empty one where sizes have changed; returns what the user hears."""
         try:
             self.store.load_state_dict(_part(self._saved, "store."))
             self.priorities.load_state_dict(_part(self._saved, "priorities."))
-        except (ValueError, KeyError, TypeError) as error:
+        except (CheckpointError, ValueError, KeyError, TypeError) as error:
             self.store = ReplayStore(self.layout, self.store.file)
             self.priorities = self._new_priorities()
             self.ratio.load_state_dict(self.ratio.state_dict(), is_replay_empty=True)
             self._last = {}
-            return [f"the saved replay does not fit the new sizes ({error}): it begins empty."]
-        return []
+            return f"the replay begins empty, as the saved one does not fit: {error}"
+        return f"the replay goes on with the {self.ratio.filled:,} env steps of the checkpoint."
 
     def _new_priorities(self) -> Priorities:
         replay = self.replay
@@ -154,22 +167,26 @@ class ReplayTraining:
             if i == 0:
                 sampler.draw(beta)
             batch = sampler.take()
-            if i + 1 < number:
+            is_last = i + 1 == number or self._is_to_end()  # known before another batch is ordered
+            if not is_last:
                 sampler.draw(beta)
             enter("update")
             td_error, metrics = self.update(batch.tensors, progress)
             sampler.learned(batch, td_error if self.replay.prioritized else None)
             self.ratio.updated()
-            if self.control.stop or self._is_out_of_time():
-                break  # what is still owed is made after a resume
+            if is_last:
+                break
         enter("sample")
         sampler.flush()
         return metrics
 
-    def _is_out_of_time(self) -> bool:
-        """Whether the run was told to end and the updates of this version take too long for that."""
-        if not self.control.finish:
-            return False
+    def _is_to_end(self) -> bool:
+        """Whether the run was told to stop, or to finish and the updates of this version take too long for that.
+
+        What is still owed then is made after a resume, behind the next fragments.
+        """
+        if self.control.stop or not self.control.finish:
+            return self.control.stop
         now = time.monotonic()
         self._end_by_s = min(self._end_by_s, now + self.config.supervision.shutdown_grace_s / 4)
         return now > self._end_by_s
@@ -183,16 +200,12 @@ class ReplayTraining:
             replay["last"] = np.array([(lane, last[1]) for lane, last in sorted(self._last.items())], np.int64)
         return {
             "algorithm": self.update.state_dict(),
-            "replay": {name: torch.from_numpy(x) for name, x in replay.items()},
+            "replay": {name: torch.from_numpy(_packed(x)) for name, x in replay.items()},
             "ratio": self.ratio.state_dict(),
         }
 
-    def load_state_dict(self, state: dict[str, Any], continued_lanes: Set[int]) -> list[str]:
-        """Take up training where `state_dict` left it.
-
-        Args:
-            state: of the run that is resumed.
-            continued_lanes: lanes whose envs go on where they were; the others are reset.
+    def load_state_dict(self, state: dict[str, Any]) -> list[str]:
+        """Take up training where `state_dict` left it; a saved replay is taken by `attach`.
 
         Returns:
             What the user should know of the replay.
@@ -205,14 +218,19 @@ class ReplayTraining:
         self._saved = saved
         is_empty = not saved
         if not is_empty:
-            self._last = {lane: (FIRST_LIFE, index) for lane, index in saved["last"] if lane in continued_lanes}
+            self._last = {int(lane): (0, int(index)) for lane, index in saved["last"]}
         self.ratio.load_state_dict(state["ratio"], is_empty)
-        if is_empty:
-            return [
-                f"the replay begins empty (replay.save is off): the next {self.replay.learning_starts:,} env steps "
-                "fill it before updates go on."
-            ]
-        return [f"the replay goes on with the {self.ratio.filled:,} env steps of the checkpoint."]
+        if not is_empty:
+            return []
+        return [
+            f"the replay begins empty (replay.save is off): the next {self.replay.learning_starts:,} env steps "
+            "fill it before updates go on."
+        ]
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory of a loaded replay that is free again once `attach` has taken it over."""
+        return sum(x.nbytes for x in self._saved.values())
 
     def close(self) -> None:
         """Stop the sampler."""
@@ -221,3 +239,14 @@ class ReplayTraining:
 
 def _part(state: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
     return {name.removeprefix(prefix): x for name, x in state.items() if name.startswith(prefix)}
+
+
+def _packed(x: np.ndarray) -> np.ndarray:
+    """The same without gaps: a file would hold what lies in them, too."""
+    return x if x.flags.c_contiguous else np.ascontiguousarray(x)
+
+
+def _first_lives(arena: Arena) -> list[int]:
+    """Which life each actor is going to begin, by its index."""
+    board = CounterBoard(arena)
+    return [board.row(i).num_lives + 1 for i, role in enumerate(arena.layout.roles) if role == "actor"]

@@ -130,9 +130,10 @@ class Saver:
         self._next_s = time.monotonic() + self._every_s
         if lacking := self.store.missing_room(self._checkpoint_bytes(), num_saves + 1):
             self._warn(lacking)
-        for lane, payload in self._snapshots.items():
+        for lane, payload in list(self._snapshots.items()):
             if not self.snapshots.write(lane, version, payload):
                 self.forget_returns(lane)
+                del self._snapshots[lane]
                 self.channel.send({
                     "warning": f"the env states of lane {lane} in the checkpoint have {len(payload)} bytes, more than "
                     f"the {self.snapshots.room_bytes} bytes of room: its environments are reset."
@@ -271,8 +272,15 @@ class Saver:
 
 def _check_same_model(saved: Config, config: Config) -> None:
     """Refuse options with which the saved weights or their statistics would mean something else."""
-    old = {"model": saved.model.model_dump(mode="json"), "env": {"normalize_obs": saved.env.normalize_obs}}
-    new = {"model": config.model.model_dump(mode="json"), "env": {"normalize_obs": config.env.normalize_obs}}
+    old, new = (
+        {
+            "model": c.model.model_dump(mode="json"),
+            "env": {"normalize_obs": c.env.normalize_obs},
+            "algo": {"name": c.algo.name} if {saved.algo.chosen.source, config.algo.chosen.source} != {"fresh"} else {},
+            "algo.dqn": {"dueling": c.algo.dqn.dueling},
+        }
+        for c in (saved, config)
+    )
     wrong = [
         f"{section}.{name} = {json.dumps(value)}, but the checkpoint was made with {json.dumps(old[section][name])}."
         for section, options in new.items()

@@ -23,7 +23,7 @@ from rltrain.errors import TrainingError
 from rltrain.fields import EnvSpec
 from rltrain.models import build_model, compile_model
 from rltrain.replay.fragments import FragmentReplay
-from rltrain.shm.control import Control
+from rltrain.shm.arena import Arena
 from rltrain.shm.counters import CounterRow
 from rltrain.workers.prefetch import Batch
 from rltrain.workers.replay_training import ReplayTraining
@@ -40,8 +40,17 @@ class Training(Protocol):
     checkpoint_bytes: int
     """About what `state_dict` holds, on the large side."""
 
-    def attach(self, control: Control, counters: CounterRow, run_folder: Path) -> list[str]:
-        """Get ready, once the run's memory and folder are there; returns what the user should know."""
+    @property
+    def held_bytes(self) -> int:
+        """Memory that is free again once `attach` has returned."""
+
+    def attach(
+        self, arena: Arena, counters: CounterRow, run_folder: Path, continued_lanes: Set[int]
+    ) -> list[str]:
+        """Get ready, once the run's memory and folder are there; returns what the user should know.
+
+        The envs of `continued_lanes` go on where a checkpoint left them, those of the others are reset.
+        """
 
     def before_publication(self, env_steps: int) -> None:
         """Put what the policy needs for acting, besides its weights, into the model."""
@@ -55,8 +64,8 @@ class Training(Protocol):
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint keeps besides the `TrainState`."""
 
-    def load_state_dict(self, state: dict[str, Any], continued_lanes: Set[int]) -> list[str]:
-        """Restore it; the envs of the lanes named go on, others are reset. Returns what the user should know."""
+    def load_state_dict(self, state: dict[str, Any]) -> list[str]:
+        """Restore it; returns what the user should know."""
 
     def close(self) -> None:
         """Stop its threads."""
@@ -71,6 +80,7 @@ class FreshTraining:
     """
 
     checkpoint_bytes = 0
+    held_bytes = 0
 
     def __init__(self, config: Config, state: TrainState):
         self.total_env_steps = config.run.total_env_steps
@@ -83,7 +93,9 @@ class FreshTraining:
                 appo.replay_columns, appo.replay_share, appo.replay_alpha, config.run.seed
             )
 
-    def attach(self, control: Control, counters: CounterRow, run_folder: Path) -> list[str]:
+    def attach(
+        self, arena: Arena, counters: CounterRow, run_folder: Path, continued_lanes: Set[int]
+    ) -> list[str]:
         """Do nothing."""
         return []
 
@@ -104,7 +116,7 @@ class FreshTraining:
         """Return nothing of its own."""
         return {"algorithm": {}, "replay": {}, "ratio": {}}
 
-    def load_state_dict(self, state: dict[str, Any], continued_lanes: Set[int]) -> list[str]:
+    def load_state_dict(self, state: dict[str, Any]) -> list[str]:
         """Take nothing."""
         return []
 

@@ -7,9 +7,9 @@ import pytest
 from rltrain.config.load import load
 from rltrain.config.schema import Config
 from rltrain.errors import ConfigError
-from rltrain.fields import ActionSpec, EnvSpec, LeafSpec
+from rltrain.fields import ActionSpec, EnvSpec, FragmentSchema, LeafSpec
 from rltrain.supervisor import memory
-from rltrain.supervisor.memory import check_replay_memory
+from rltrain.supervisor.memory import check_fragment_memory, check_replay_memory
 
 GIB = 1 << 30
 SPEC = EnvSpec(
@@ -41,7 +41,7 @@ def test_frames_of_stacks_are_counted_once():
 def test_copy_for_checkpoints_is_counted():
     options = {"env__frame_stack": 4, "replay__capacity": 400_000}
     assert check_replay_memory(config(**options), SPEC, 2) is None
-    with pytest.raises(ConfigError, match=r"need 5\.4 GiB of memory \(twice its size, since replay\.save"):
+    with pytest.raises(ConfigError, match=r"need 5\.4 GiB of memory \(twice its size, for replay\.save"):
         check_replay_memory(config(**options, replay__save="true"), SPEC, 2)
 
 
@@ -53,8 +53,27 @@ def test_overcommit_by_option_passes_with_a_warning_that_has_both_numbers():
     assert "replay.allow_overcommit is set" in text
 
 
-def test_replay_in_a_file_needs_no_memory():
+def test_replay_in_a_file_needs_memory_for_copies_only():
     assert check_replay_memory(config(replay__in_file="true"), SPEC, 2) is None
+    with pytest.raises(ConfigError, match=r"need 26\.3 GiB of memory \(a copy for each checkpoint, replay\.save\)"):
+        check_replay_memory(config(replay__in_file="true", replay__save="true"), SPEC, 2)
+
+
+def test_arena_is_counted_and_what_a_resumed_learner_holds_for_the_replay_is_not():
+    options = {"env__frame_stack": 4, "replay__capacity": 500_000}
+    assert check_replay_memory(config(**options), SPEC, 2) is None
+    with pytest.raises(ConfigError, match=r"but 3\.0 GiB are available"):
+        check_replay_memory(config(**options), SPEC, 2, arena_bytes=GIB)
+    assert check_replay_memory(config(**options), SPEC, 2, arena_bytes=GIB, held_bytes=GIB) is None
+
+
+def test_earlier_fragments_of_appo_that_do_not_fit_are_refused():
+    options = {"algo__name": '"appo"', "algo__appo__replay_share": 0.5, "pipeline__schedule": '"async"'}
+    made = config(**options)
+    schema = FragmentSchema.for_env(SPEC, 127, 8)
+    with pytest.raises(ConfigError, match=r"algo\.appo\.replay_columns = 4,096 fragments need 13\.8 GiB"):
+        check_fragment_memory(made, schema, 0)
+    check_fragment_memory(config(**options, algo__appo__replay_columns=512), schema, 0)
 
 
 def test_replay_that_does_not_fit_its_fragments_is_refused_with_what_it_needs():

@@ -1,0 +1,128 @@
+"""Learning from the replay in one process: stops in the middle of a version, and states that do not fit."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rltrain.algos.train_state import TrainState
+from rltrain.config.load import load
+from rltrain.config.schema import Config
+from rltrain.models import build_model
+from rltrain.replay.prioritized import Priorities
+from rltrain.replay.store import ReplayStore
+from rltrain.workers.replay_training import ReplayTraining
+from rltrain.workers.sampler import Sampler
+from tests.replay.streams import Stream, layout
+from tests.telemetry.samples import row
+
+OPTIONS = {
+    "env.id": '"Test-v0"', "algo.name": '"dqn"', "actors.num_actors": 1, "actors.groups_per_actor": 2,
+    "actors.envs_per_group": 2, "pipeline.fragment_length": 8, "replay.capacity": 400, "replay.learning_starts": 32,
+    "replay.batch_size": 8, "replay.prioritized": "true", "replay.save": "true",
+}  # fmt: skip
+
+
+class Words:
+    """The control words, set by a test."""
+
+    stop = False
+    finish = False
+
+
+def training(**changes: Any) -> ReplayTraining:
+    """A training with these options whose replay holds some fragments; it has no arena."""
+    options = {**OPTIONS, **{path.replace("__", "."): value for path, value in changes.items()}}
+    config: Config = load(None, [f"{path}={value}" for path, value in options.items()]).config
+    spec = layout().spec
+    state = TrainState(build_model(spec, config.model_settings(), False), config, num_envs=4)
+    made = ReplayTraining(config, state, spec, 2)
+    made.control, made.counters = Words(), row("learner")
+    made.store = ReplayStore(made.layout)
+    return made
+
+
+def fill(made: ReplayTraining, num_fragments: int = 12) -> None:
+    """Put random fragments into its replay."""
+    made.sampler = Sampler(made.store, made.priorities, 8, torch.device("cpu"), made.counters, prefetch=True)
+    stream = Stream(0, made.layout)
+    for _ in range(num_fragments):
+        made.sampler.insert(*stream.next())
+    made.sampler.flush()
+    made.ratio.collected(num_fragments * 16)
+
+
+@pytest.mark.parametrize("word", ["stop", "finish"])
+def test_stop_in_the_middle_of_a_version_leaves_nothing_drawn_and_what_is_owed_is_made_later(word):
+    """A stop is no end of the process yet: in `overlap` one more version follows, and its checkpoint."""
+    made = training(supervision__shutdown_grace_s=0.001)
+    fill(made)
+    due = made.ratio.num_due
+    setattr(made.control, word, True)
+    for _ in range(3):
+        made._update_often(made.ratio.num_due, 100)
+    assert made.sampler._drawn.empty()
+    assert made.sampler._free.qsize() == 2
+    assert due - 6 <= made.ratio.num_due < due
+    setattr(made.control, word, False)
+    made._update_often(made.ratio.num_due, 100)
+    assert made.ratio.num_due == 0
+    assert made.priorities.num_draws == due, "no draw was thrown away"
+    made.close()
+
+
+def saved(made: ReplayTraining) -> dict[str, Any]:
+    """What a checkpoint would give back."""
+    file = io.BytesIO()
+    torch.save(made.state_dict(), file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+def test_replay_of_other_sizes_begins_empty_and_says_so():
+    made = training()
+    fill(made)
+    other = training(replay__n_step=3)
+    assert other.load_state_dict(saved(made)) == []
+    said = other._refill()
+    assert "the replay begins empty, as the saved one does not fit" in said
+    assert (other.store.size, other.ratio.filled) == (0, 0)
+    same = training()
+    same.load_state_dict(saved(made))
+    assert same.held_bytes > 1_000
+    assert f"goes on with the {made.ratio.filled} env steps" in same._refill()
+    assert same.store.size == made.store.size
+    made.close()
+
+
+@pytest.mark.parametrize("capacity", [400, 4_000])
+def test_checkpoint_of_a_replay_is_as_large_as_what_is_in_it(capacity):
+    """Not as large as what could be in it, with several lanes."""
+    made = training(replay__capacity=capacity)
+    fill(made, 6)
+    file = io.BytesIO()
+    torch.save(made.state_dict()["replay"], file)
+    assert len(file.getbuffer()) < 30_000
+    made.close()
+
+
+def test_masses_of_another_alpha_are_not_taken_for_its_own():
+    """Switched to uniform at a resume, all that were in are equal."""
+    before, after = Priorities(10, 1.0, 1e-6, 0), Priorities(10, 0.0, 1e-6, 0)
+    before.enter(torch.arange(4).numpy())
+    draw = before.sample(4, 0.4)
+    before.update(draw.items, draw.generations, torch.full((4,), 9.0).numpy())
+    after.load_state_dict(before.state_dict())
+    assert after.tree.masses.tolist() == [1.0] * 4 + [0.0] * 6
+    assert after.largest == 1.0
+
+
+def test_file_of_a_replay_has_lost_its_name(tmp_path: Path):
+    """Its room is free again however the process ends."""
+    made = training()
+    ReplayStore(made.layout, tmp_path / "replay.bin")
+    assert list(tmp_path.iterdir()) == []
