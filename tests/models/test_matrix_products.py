@@ -73,7 +73,9 @@ def _traced(stack, x):
     return _traceable(stack, x, False)
 
 
-def test_frozen_stacks_give_gradients_of_their_inputs_only():
+@pytest.mark.parametrize("is_traced", [False, True])
+def test_frozen_stacks_give_gradients_of_their_inputs_only(is_traced, monkeypatch):
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: is_traced)
     stacks = [DenseStack((4, 8, 1), "relu") for _ in range(2)]
     for stack in stacks:
         stack.initialize(torch.Generator().manual_seed(0))

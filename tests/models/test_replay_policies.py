@@ -91,6 +91,13 @@ def test_log_prob_of_sac_is_that_of_the_envs_action():
     assert model.policy(obs).log_prob(middle).item() == pytest.approx(-math.log(4.0 * 10.0), abs=1e-5)
 
 
+def test_log_prob_of_td3_is_in_policy_units_as_is_its_noise():
+    model = build_model(env_spec(BOX), settings_of("td3"), False)
+    model.set_exploration(True)
+    policy = model.policy({"obs": torch.zeros(1, 4)})
+    assert policy.log_prob(torch.zeros(1, 2)).item() == pytest.approx(-math.log(4.0), abs=1e-5)
+
+
 @pytest.mark.parametrize(
     ("name", "action", "says"),
     [
