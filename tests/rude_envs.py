@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -115,73 +114,6 @@ class BoomEarly(Count):
         return super().step(action)
 
 
-class WithChild(Count):
-    """Starts a program of its own, and prints its pid."""
-
-    def __init__(self, n: int = 20):
-        super().__init__(n)
-        print(subprocess.Popen(["sleep", "300"]).pid, flush=True)
-
-
-class WithDaemon(Count):
-    """Starts a program in a session of its own, and prints its pid."""
-
-    def __init__(self, n: int = 20):
-        super().__init__(n)
-        print(subprocess.Popen(["sleep", "300"], start_new_session=True).pid, flush=True)
-
-
-class ForkAndReturn(Count):
-    """Forks at step 60 of its life without a look at which of the two it is afterwards.
-
-    Writes into the file `told`, if there is one, which process makes a step.
-    """
-
-    def __init__(self, told: str | None = None, n: int = 20):
-        super().__init__(n)
-        self.told, self.num_steps = told, 0
-
-    def step(self, action: Any):
-        """Fork if the time has come."""
-        if self.told is not None:
-            with open(self.told, "a") as told:
-                told.write(f"stepped {os.getpid()}\n")
-        self.num_steps += 1
-        if self.num_steps == 60:
-            os.fork()
-        return super().step(action)
-
-
-class ForkAndExit(Count):
-    """Forks at step 30 of its life, and the copy exits as one does that knows nothing of where it is.
-
-    Writes into the file `told` which process builds one and which closes one.
-    """
-
-    def __init__(self, told: str, n: int = 20):
-        super().__init__(n)
-        self.told, self.num_steps = told, 0
-        self._tell("built")
-
-    def _tell(self, what: str) -> None:
-        with open(self.told, "a") as told:
-            told.write(f"{what} {os.getpid()}\n")
-
-    def step(self, action: Any):
-        """Fork if the time has come."""
-        self.num_steps += 1
-        if self.num_steps == 30:
-            copy = os.fork()
-            if copy == 0:
-                sys.exit()
-            os.waitpid(copy, 0)
-        return super().step(action)
-
-    def close(self) -> None:
-        """Tell."""
-        self._tell("closed")
-
-
 class TellEvaluation(Count):
     """Makes the file `flag` at its first step in the evaluator, where an episode never ends."""
 
@@ -234,15 +166,6 @@ class Leave(Count):
         elif self.how == "_exit":
             os._exit(7)
         os.kill(os.getpid(), signal.SIGKILL)
-
-
-class HangWithDaemon(Hang):
-    """Starts a program in a session of its own whose parent has ended, prints its pid, and hangs as `Hang` does."""
-
-    def __init__(self, k: int = 20, where: str = "step"):
-        script = "import subprocess as s; print(s.Popen(['sleep', '300'], start_new_session=True).pid, flush=True)"
-        subprocess.run([sys.executable, "-c", script], check=True)
-        super().__init__(k, where)
 
 
 class TellHang(Hang):

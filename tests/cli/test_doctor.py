@@ -145,7 +145,7 @@ def test_doctor_call_that_no_run_needs_and_that_hangs_is_a_warning(tmp_path, whe
 @pytest.mark.parametrize("env", ["ForkAndReturn", "ForkAndExit"])
 def test_doctor_env_that_forks_is_found_and_its_copies_find_nothing(tmp_path, env):
     told = tmp_path / "told"
-    with doctor(tmp_path, f"rude_envs:{env}", told=str(told)) as started:
+    with doctor(tmp_path, f"forking_envs:{env}", told=str(told)) as started:
         result = started.end(60)
         assert started.survivors() == []
     assert result.returncode == 0, result.stdout + result.stderr
@@ -157,7 +157,7 @@ def test_doctor_env_that_forks_is_found_and_its_copies_find_nothing(tmp_path, en
 
 
 def test_doctor_kills_what_a_hanging_env_started_in_a_session_of_its_own(tmp_path):
-    with doctor(tmp_path, "rude_envs:HangWithDaemon", SHORT_CALL) as started:
+    with doctor(tmp_path, "forking_envs:HangWithDaemon", SHORT_CALL) as started:
         result = started.end(60)
         assert started.survivors() == []
     assert result.returncode == 5

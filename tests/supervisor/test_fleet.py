@@ -27,7 +27,7 @@ RESOLVED = {"actors": {"num_actors": 1}, "pipeline": {"num_slots": 8}, "run": {"
 
 @pytest.fixture
 def fleet(request):
-    env_id = getattr(request, "param", "tests.rude_envs:WithChild")
+    env_id = getattr(request, "param", "tests.forking_envs:WithChild")
     config = config_from_dict({"env": {"id": env_id}, **RESOLVED})
     made = Fleet(plan_roles(config, None), Launcher(OutputPump()), max_log_mib=1)
     yield made
@@ -105,7 +105,7 @@ def test_child_killed_by_a_signal_takes_along_what_it_started(fleet):
     until(lambda: _is_gone(started), "what the child started is gone", 20)
 
 
-@pytest.mark.parametrize("fleet", ["tests.rude_envs:WithDaemon"], indirect=True)
+@pytest.mark.parametrize("fleet", ["tests.forking_envs:WithDaemon"], indirect=True)
 def test_end_of_all_children_takes_along_what_envs_started_in_sessions_of_their_own(fleet):
     own = subprocess.Popen(["sleep", "300"])  # of whoever runs this
     try:

@@ -96,7 +96,7 @@ main(sys.argv[4:])
 
 
 def test_run_whose_env_leaves_what_cannot_be_ended_comes_to_its_summary(tmp_path):
-    with train(tmp_path, {"env.id": "tests.rude_envs:WithDaemon"}, prefix=(sys.executable, "-c", DENIED)) as run:
+    with train(tmp_path, {"env.id": "tests.forking_envs:WithDaemon"}, prefix=(sys.executable, "-c", DENIED)) as run:
         ended = run.end().finished()
         left = run.survivors()
     assert {process.name() for process in left} <= {"sleep"}
@@ -105,7 +105,7 @@ def test_run_whose_env_leaves_what_cannot_be_ended_comes_to_its_summary(tmp_path
 
 
 def test_what_an_actors_env_started_in_a_session_of_its_own_ends_at_the_actors_death(tmp_path):
-    with train(tmp_path, {"env.id": "tests.rude_envs:WithDaemon", "run.total_env_steps": 10**9}) as run:
+    with train(tmp_path, {"env.id": "tests.forking_envs:WithDaemon", "run.total_env_steps": 10**9}) as run:
         workers = run.wait_training()
 
         def daemons(pid: int) -> list[psutil.Process]:

@@ -128,7 +128,7 @@ def test_run_with_64_descriptors_trains_and_is_resumed(tmp_path):
 
 
 def test_copy_of_an_actor_that_an_env_forks_has_no_part_in_the_run(tmp_path):
-    with train(tmp_path, {"env.id": "tests.rude_envs:ForkAndReturn", "run.total_env_steps": 4096}) as run:
+    with train(tmp_path, {"env.id": "tests.forking_envs:ForkAndReturn", "run.total_env_steps": 4096}) as run:
         ended = run.end().finished()
         until(lambda: not run.survivors(), "no process is left", limit_s=10)
     assert "The environment forked its process" in ended.log("actor-0")
@@ -139,7 +139,7 @@ def test_copy_of_an_actor_that_an_env_forks_has_no_part_in_the_run(tmp_path):
 
 def test_copy_of_a_process_that_exits_closes_none_of_its_envs(tmp_path):
     told = tmp_path / "told"
-    options = {"env.id": "tests.rude_envs:ForkAndExit", "env.kwargs.told": str(told), "eval.every_env_steps": 2048}
+    options = {"env.id": "tests.forking_envs:ForkAndExit", "env.kwargs.told": str(told), "eval.every_env_steps": 2048}
     with train(tmp_path, {**options, "run.total_env_steps": 4096}) as run:
         ended = run.end().finished()
     with Running(tmp_path, "eval", str(ended.folder), "--episodes", "10") as evaluation:
