@@ -84,7 +84,9 @@ class Figure:
         batch_size: B; None where there is none.
         side: label of the side.
         beside: label of the library whose round it was; None: a round without one.
-        values: one for each turn.
+        values: one for each turn, by the clock.
+        cpu_values: the same by the CPU time of this process with all its threads, which other work on the machine
+            disturbs less; none for `BYTES`.
     """
 
     case: Case
@@ -93,6 +95,7 @@ class Figure:
     side: str
     beside: str | None
     values: list[float] = field(default_factory=list)
+    cpu_values: list[float] = field(default_factory=list)
 
 
 def median(values: list[float]) -> float:
@@ -115,7 +118,7 @@ class ReplayBench:
         """What was left out, and why."""
         load, cores = os.getloadavg()[0], usable_cores()
         if load > BUSY * cores:
-            self.notes.append(f"the machine was busy (load {load:.1f}, {cores} cores): trust ratios, not figures")
+            self.notes.append(f"the machine was busy (load {load:.1f}, {cores} cores): trust ratios by CPU time, ( )")
         self._done_s, self._what = 0.0, ""
         self._peers = [PEERS[name] for name in plan.peers if PEERS[name].is_installed]
         missing = [name for name in plan.peers if not PEERS[name].is_installed]
@@ -215,7 +218,9 @@ class ReplayBench:
             turns.append((figure, call))
         for _ in range(self.plan.repeats):
             for figure, call in turns:
-                figure.values.append(_rate(call, self.plan.turn_s))
+                by_clock, by_cpu = _rates(call, self.plan.turn_s)
+                figure.values.append(by_clock)
+                figure.cpu_values.append(by_cpu)
             self._advance(self._round_s / self.plan.repeats)
 
     def _calls(
@@ -254,13 +259,13 @@ def _fill(side: Side, capacity: int) -> None:
         num += side.insert()
 
 
-def _rate(call: Callable[[], int], seconds: float) -> float:
-    """Return how many a call does in a second, from calls for at least `seconds`."""
+def _rates(call: Callable[[], int], seconds: float) -> tuple[float, float]:
+    """Return how many a call does in a second and in a second of CPU time, from calls for at least `seconds`."""
     call()
-    began, num = time.perf_counter(), 0
+    began, cpu_began, num = time.perf_counter(), time.process_time(), 0
     while (now := time.perf_counter()) < began + seconds:
         num += call()
-    return num / (now - began)
+    return num / (now - began), num / max(time.process_time() - cpu_began, 1e-9)
 
 
 def _resident_bytes() -> int:

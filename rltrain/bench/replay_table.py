@@ -26,6 +26,7 @@ def lines_of(figures: list[Figure], notes: list[str], plan: Plan, record: dict[s
     yield f"{record['cpu']}, {record['usable_cores']} cores, {memory}, load {record['load_average']:.1f} at the start"
     yield ", ".join(f"{name} {version}" for name, version in record["versions"].items())
     yield f"medians of {plan.repeats} turns of {plan.turn_s:g} s that alternate, (lowest to highest)"
+    yield "ratios of medians by the clock, (by CPU time)"
     yield f"{N} envs a group, fragments of {T} steps, alpha {ALPHA}"
     for case in plan.cases:
         own = [figure for figure in figures if figure.case == case and figure.values]
@@ -57,32 +58,36 @@ def _case_lines(figures: list[Figure], plan: Plan) -> Iterable[str]:
 def _compared(label: str, what: str, size: int | None, block: list[Figure], figures: list[Figure]) -> str:
     """How many times as much rltrain did in the same rounds; of rltrain itself, how near the limit its draws are."""
     if label == OWN:
-        share = share_of_limit(figures, size) if what == PAIR else None
-        return "" if share is None else f"{share:.0%} of numpy's gather"
-    ratio = None if what == BYTES else ratio_to_own(label, block)
-    return "" if ratio is None else f"rltrain {ratio:.2f} x"
+        by_clock, by_cpu = (share_of_limit(figures, size, by_cpu) if what == PAIR else None for by_cpu in (False, True))
+        return "" if by_clock is None or by_cpu is None else f"{by_clock:.0%} ({by_cpu:.0%}) of numpy's gather"
+    by_clock, by_cpu = (ratio_to_own(label, block, by_cpu) if what != BYTES else None for by_cpu in (False, True))
+    return "" if by_clock is None or by_cpu is None else f"rltrain {by_clock:.2f} x ({by_cpu:.2f} x)"
 
 
-def ratio_to_own(label: str, block: list[Figure]) -> float | None:
+def ratio_to_own(label: str, block: list[Figure], by_cpu: bool = False) -> float | None:
     """Return rltrain's median over that of a side, in the rounds in which both were measured.
 
     Args:
         label: of the side.
         block: figures of one case, one kind and one batch size.
+        by_cpu: by CPU time, not by the clock.
     """
     rounds = {figure.beside for figure in block if figure.side == label}
-    theirs = [value for figure in block if figure.side == label for value in figure.values]
-    own = [x for figure in block if figure.side == OWN and figure.beside in rounds for x in figure.values]
+    theirs = [value for figure in block if figure.side == label for value in _values(figure, by_cpu)]
+    own = [x for figure in block if figure.side == OWN and figure.beside in rounds for x in _values(figure, by_cpu)]
     return median(own) / median(theirs) if own and theirs else None
 
 
-def share_of_limit(figures: list[Figure], batch_size: int | None) -> float | None:
+def share_of_limit(figures: list[Figure], batch_size: int | None, by_cpu: bool = False) -> float | None:
     """Return rltrain's pairs over numpy's gathers of as many rows, of figures of one case."""
-    own = [x for f in figures if (f.what, f.batch_size, f.side) == (PAIR, batch_size, OWN) for x in f.values]
-    limit = [
-        x for f in figures if (f.what, f.batch_size) == (GATHER, batch_size) and f.side != OWN for x in f.values
-    ]
+    drawn = [f for f in figures if (f.what, f.batch_size, f.side) == (PAIR, batch_size, OWN)]
+    moved = [f for f in figures if (f.what, f.batch_size) == (GATHER, batch_size) and f.side != OWN]
+    own, limit = ([x for figure in found for x in _values(figure, by_cpu)] for found in (drawn, moved))
     return median(own) / median(limit) if own and limit else None
+
+
+def _values(figure: Figure, by_cpu: bool) -> list[float]:
+    return figure.cpu_values if by_cpu else figure.values
 
 
 def as_json(

@@ -114,7 +114,8 @@ def test_bench_without_others_measures_everything_of_each_case():
     for case in SMALL.cases:
         assert {(f.what, f.batch_size, f.side) for f in bench.figures if f.case == case} == expected
     assert all(len(f.values) == (1 if f.what == BYTES else 2) for f in bench.figures)
-    assert all(value > 0 for f in bench.figures if f.what != BYTES for value in f.values)
+    assert all(len(f.cpu_values) == (0 if f.what == BYTES else 2) for f in bench.figures)
+    assert all(value > 0 for f in bench.figures if f.what != BYTES for value in (*f.values, *f.cpu_values))
     assert bench.notes == [] or "busy" in bench.notes[0]
     assert told[-1][0] == pytest.approx(bench.expected_s)
 
@@ -124,8 +125,8 @@ def test_other_library_is_measured_in_turn_and_compared_with_its_own_round(other
     assert {f.beside for f in bench.figures if f.what in (INSERT, PAIR)} == {"other 1.0"}
     assert [f.what for f in bench.figures if f.side == "other 1.0"] == [BYTES, INSERT, PAIR, PAIR]
     text = text_of(bench)
-    assert re.search(r"^    other 1\.0 +[\d,]+  \([\d,]+ to [\d,]+\) +rltrain [\d.]+ x$", text, re.M), text
-    assert re.search(r"^    rltrain +[\d,]+  \([\d,]+ to [\d,]+\) +\d+% of numpy's gather$", text, re.M), text
+    assert re.search(r"^    other 1\.0 +[\d,]+  \([\d,]+ to [\d,]+\) +rltrain [\d.]+ x \([\d.]+ x\)$", text, re.M), text
+    assert re.search(r"^    rltrain +[\d,]+  \([\d,]+ to [\d,]+\) +\d+% \(\d+%\) of numpy's gather$", text, re.M), text
 
 
 def test_other_library_that_fails_is_named_and_leaves_no_figure(other):
@@ -154,13 +155,15 @@ def test_what_does_not_fit_is_left_out_and_named(monkeypatch, other):
 
 def test_ratio_is_of_medians_of_the_same_round():
     block = [
-        Figure(VECTOR, PAIR, 4, "rltrain", "a", [10, 30, 20]), Figure(VECTOR, PAIR, 4, "a", "a", [5, 1, 9]),
-        Figure(VECTOR, PAIR, 4, "rltrain", "b", [300, 100, 200]), Figure(VECTOR, PAIR, 4, "b", "b", [10, 20, 30]),
+        Figure(VECTOR, PAIR, 4, "rltrain", "a", [10, 30, 20], [60]), Figure(VECTOR, PAIR, 4, "a", "a", [5, 1, 9], [20]),
+        Figure(VECTOR, PAIR, 4, "rltrain", "b", [300, 100, 200], [90]), Figure(VECTOR, PAIR, 4, "b", "b", [20], [10]),
     ]
     assert replay_table.ratio_to_own("a", block) == 4
     assert replay_table.ratio_to_own("b", block) == 10
-    limit = Figure(VECTOR, GATHER, 4, "numpy's gather alone", "a", [130])
+    assert [replay_table.ratio_to_own(label, block, by_cpu=True) for label in "ab"] == [3, 9]
+    limit = Figure(VECTOR, GATHER, 4, "numpy's gather alone", "a", [130], [25])
     assert replay_table.share_of_limit([*block, limit], 4) == 0.5
+    assert replay_table.share_of_limit([*block, limit], 4, by_cpu=True) == 3
 
 
 def test_interrupted_bench_prints_and_writes_what_there_is(other, monkeypatch, capsys, tmp_path):
