@@ -121,6 +121,18 @@ def test_killed_learner_fills_its_replay_again_and_the_run_ends_with_all_its_env
     assert "the replay begins empty" in ended.stdout
 
 
+def test_killed_learner_with_its_replay_saved_ends_with_the_weights_of_one_never_killed(tmp_path):
+    """The actors are in another life then, but their envs go on where the checkpoint left them."""
+    options = {**DQN, "run.total_env_steps": 6_000, "replay.save": True, "checkpoint.every_env_steps": 1_000}
+    with train(tmp_path / "straight", options) as straight, train(tmp_path / "killed", options) as killed:
+        until(lambda: killed.ended_or(killed.has_checkpoint), "a checkpoint")
+        os.kill(killed.children()["learner"].pid, signal.SIGKILL)
+        ended, whole = killed.end().finished(), straight.end().finished()
+    assert ended.summary["restarts"] >= 1
+    assert "the replay goes on with the" in ended.stdout
+    assert ended.summary["weights_sha256"] == whole.summary["weights_sha256"]
+
+
 def test_restarted_actor_does_not_join_its_first_episode_to_the_one_before(tmp_path):
     """What it left ends with the observation it stood on; the run goes on."""
     with train(tmp_path, {**DQN, **toy("Count", n=30, end="term"), "run.total_env_steps": 6_000}) as run:
