@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from rltrain import native
-from rltrain.errors import CheckpointError
 from rltrain.fields import ACTION, Field
 from rltrain.native import ffi, lib
 from rltrain.replay.frames import FrameRings
@@ -276,7 +275,7 @@ class ReplayStore:
         """Restore from `state_dict` output of a store with the same layout.
 
         Raises:
-            CheckpointError: it is of another layout, or damaged; nothing was changed.
+            ValueError: it is of another layout, or damaged; nothing was changed.
         """
         self._check_state(state)
         for name, x in self._arrays.items():
@@ -295,18 +294,13 @@ class ReplayStore:
     def _check_state(self, state: dict[str, np.ndarray]) -> None:
         saved = state.get("layout", np.zeros(0, np.int64)).tolist()
         if saved != list(self._numbers()):
-            raise CheckpointError(
-                f"the saved replay does not fit: {', '.join(_NUMBERS)} are {list(self._numbers())} in this run, and "
-                f"were {saved}. Resume with the configuration in the run folder."
-            )
+            raise ValueError(f"{', '.join(_NUMBERS)} were {saved}, and are {list(self._numbers())}")
         for name, like in self.state_dict().items():
             x = state.get(name)
             whole = self._arrays.get(name, like)
             if x is None or x.dtype != like.dtype or not _fits(x.shape, whole.shape, name in self._arrays):
-                raise CheckpointError(
-                    f"the saved replay is damaged: {name} is {None if x is None else (x.dtype.name, x.shape)}, and "
-                    f"must fit {(whole.dtype.name, whole.shape)}."
-                )
+                found = "missing" if x is None else f"{x.dtype} {x.shape}"
+                raise ValueError(f"{name} is {found}, and must fit {whole.dtype} {whole.shape}")
 
 
 def _fits(saved: tuple[int, ...], whole: tuple[int, ...], may_be_part: bool) -> bool:

@@ -70,10 +70,28 @@ def test_oldest_rows_leave_earlier_where_short_episodes_use_the_frames_up(stack,
     assert len(drawable) > 20
 
 
+def test_many_rows_that_lose_their_frames_at_once_leave_at_once():
+    """Rows of one frame each make room for a fragment of rows that have all four of theirs."""
+    made = layout(4, rows=70, length=60, n_step=1, num_envs=1)
+    store, before = ReplayStore(made), 0
+    for k in range(3):
+        fragment = fragment_for(made, k)
+        steps = np.arange(61)[:, None, None, None] + np.arange(4)[:, None] + 60 * k
+        if k < 2:
+            fragment["obs"] = np.broadcast_to(steps, fragment["obs"].shape).astype(np.float32)
+        entered, left = store.insert(0, fragment, True)
+        assert len(left) == [0, 50, 69][k]
+        before += len(entered) - len(left)
+        assert store.size == before
+    # 87 frames: the last observations, each four frames of its own, are 21 rows, of which the last one waits.
+    assert store.size == 20
+    np.testing.assert_array_equal(gathered(store, [int(entered[0])])["obs"][0], fragment["obs"][-1 - 21, 0])
+
+
 @pytest.mark.stress
 @pytest.mark.parametrize("seed", range(2, 300))
 def test_store_of_many_random_streams_gives_what_lists_give(seed):
-    """300 streams of random shapes, about two minutes."""
+    """Streams of random shapes; 40 s in all."""
     rng = np.random.default_rng(seed)
     n, length = int(rng.integers(1, 8)), int(rng.integers(1, 12))
     made = layout(

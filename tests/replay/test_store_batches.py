@@ -83,6 +83,10 @@ def test_gather_takes_a_batch_of_the_same_arrays_in_another_dict(store):
 def test_gather_of_items_that_were_never_written_stays_within_the_memory(store):
     """They are not drawn; but whoever asks must not bring the process down."""
     gathered(store, list(range(store.layout.num_items)))
+    if store.layout.is_stacked:
+        empty = ReplayStore(store.layout)
+        empty._arrays["obs"][0] = 9
+        assert not gathered(empty, [1])["obs"].any(), "frames before the ring of the second env"
 
 
 def test_gather_of_no_items_is_nothing(store):
