@@ -36,7 +36,7 @@ def _anonymous(num_bytes: int) -> mmap.mmap:
         memory = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError as error:
         raise ConfigError(
-            f"replay.capacity needs {num_bytes / _GIB:.1f} GiB of memory, which this process does not get: "
+            f"replay.capacity needs {_in_words(num_bytes)} of memory, which this process does not get: "
             f"{error.strerror}. Use a smaller replay.capacity or replay.in_file = true, or raise `ulimit -v`."
         ) from error
     with contextlib.suppress(OSError):  # a kernel without huge pages
@@ -55,7 +55,7 @@ def _of_file(num_bytes: int, file: Path) -> mmap.mmap:
         disk = os.fstatvfs(fd)
         free = disk.f_bavail * disk.f_frsize
         if num_bytes > free:
-            raise _no_file(num_bytes, file, f"{free / _GIB:.1f} GiB are free there")
+            raise _no_file(num_bytes, file, f"{_in_words(free)} are free there")
         os.posix_fallocate(fd, 0, num_bytes)
         memory = mmap.mmap(fd, num_bytes)
         file.unlink()
@@ -72,6 +72,10 @@ def _of_file(num_bytes: int, file: Path) -> mmap.mmap:
 
 def _no_file(num_bytes: int, file: Path, reason: str | None) -> ConfigError:
     return ConfigError(
-        f"replay.in_file = true needs {num_bytes / _GIB:.1f} GiB in {file.parent}: {reason}. "
+        f"replay.in_file = true needs {_in_words(num_bytes)} in {file.parent}: {reason}. "
         "Use a smaller replay.capacity, another run.dir, or replay.in_file = false."
     )
+
+
+def _in_words(num_bytes: int) -> str:
+    return f"{num_bytes / _GIB:,.1f} GiB" if num_bytes >= _GIB else f"{num_bytes / 2**20:.1f} MiB"

@@ -107,7 +107,7 @@ def test_file_has_all_its_room_from_the_start_and_is_of_its_user_alone(tmp_path,
 
 def test_file_larger_than_the_disk_has_room_for_says_both_numbers_and_takes_nothing(tmp_path):
     file, num_bytes = tmp_path / "replay.bin", 1 << 50
-    with pytest.raises(ConfigError, match=r"in_file = true needs 1048576\.0 GiB in .*: [0-9.]+ GiB are free there"):
+    with pytest.raises(ConfigError, match=r"needs 1,048,576\.0 GiB in .*: [0-9.,]+ [GM]iB are free there"):
         map_memory(num_bytes, file)
     assert not file.exists()
 
