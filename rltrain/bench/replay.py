@@ -60,8 +60,8 @@ class Plan:
 
     @classmethod
     def quick(cls) -> Plan:
-        """Small replays and short turns: less than a minute."""
-        return cls((vector(100_000), frames(10_000)), repeats=3, turn_s=0.06)
+        """Small replays and short turns: less than a minute where little else runs."""
+        return cls((vector(100_000), frames(10_000)), repeats=3, turn_s=0.04)
 
 
 def vector(capacity: int) -> Case:

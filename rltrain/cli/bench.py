@@ -27,7 +27,7 @@ def command() -> None:
 
 
 @command.command("replay", short_help="Measure the replay: inserts, draws, gathers, memory.")
-@click.option("--quick", is_flag=True, help="Small replays and short turns: less than a minute.")
+@click.option("--quick", is_flag=True, help="Small replays, short turns: less than a minute where little else runs.")
 @click.option("--capacity", "capacities", type=click.IntRange(min=10_000), multiple=True, metavar="N",
               help="Transitions; may be given several times. Default: 100000 and 1000000.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
