@@ -162,7 +162,7 @@ def test_best_action_of_a_bandit_is_found_with_the_wanted_entropy():
     )
     state, update = start(settings, SPEC)
     generator = torch.Generator().manual_seed(0)
-    for _ in range(700):
+    for _ in range(500):
         action = torch.rand(64, 2, generator=generator) * 2 - 1
         goal = torch.tensor([0.4, -0.6])
         obs = torch.zeros(64, 4)
