@@ -114,7 +114,8 @@ class DqnConfig(AlgoConfig):
     dueling: bool = False
     """Separate streams for the value of a state and the advantages of its actions."""
     loss: Literal["huber", "squared"] = "huber"
-    """Of the temporal-difference error: `squared` is half its square; `huber` is the same up to 1, linear beyond."""
+    """Of the temporal-difference error: `squared` is half its square; `huber` is the same up to 1, linear beyond. Where
+    values are in the tens, as with rewards that are not clipped, `squared` keeps rare large errors from growing."""
     target_every_updates: Count = 500
     """Distance between changes of the target network. Unit: updates."""
     target_tau: Share = 1.0
