@@ -16,6 +16,8 @@ import numpy as np
 
 OBS = "obs"
 ACTION = "action"
+NEXT = "next_"
+"""Before the name of an observation leaf in a batch of transitions: of the observation that is bootstrapped from."""
 
 
 @dataclass(frozen=True)

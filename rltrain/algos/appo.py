@@ -73,22 +73,25 @@ class Appo:
         diagnostics = Diagnostics(config.clip_range)
         reward = state.learning_reward(batch, lanes)
         learned = {**batch, "reward": torch.cat([reward, reward[-1:]])}
+        column_error: Tensor | None = None
         if self.replay is not None:
             learned = self.replay.mix(learned)
-        learned["column"] = torch.arange(learned["reward"].shape[1], device=state.device)[None]
-        column_error = torch.zeros(learned["reward"].shape[1], device=state.device)
+            num_columns = learned["reward"].shape[1]
+            learned["column"] = torch.arange(num_columns, device=state.device)[None]
+            column_error = torch.zeros(num_columns, device=state.device)
         for _ in range(config.epochs):
             for columns in column_minibatches(learned, config.num_minibatches, state.generator):
-                column_error[columns["column"][0]] = self._step(state, columns, rates, diagnostics)
-        if self.replay is not None:
+                self._step(state, columns, rates, diagnostics, column_error)
+        if self.replay is not None and column_error is not None:
             self.replay.prioritize(column_error)
         state.finish_batch(batch)
         return diagnostics.metrics(rates)
 
     def _step(
-        self, state: TrainState, columns: dict[str, Tensor], rates: Rates, diagnostics: Diagnostics
-    ) -> Tensor:
-        """One minibatch; returns each column's mean absolute difference between value target and value."""
+        self, state: TrainState, columns: dict[str, Tensor], rates: Rates, diagnostics: Diagnostics,
+        column_error: Tensor | None,
+    ) -> None:
+        """One minibatch; where wanted, note each column's mean absolute difference between value target and value."""
         config = self.config
         reward, valid = columns["reward"][:-1], columns["valid"][:-1]
         num_rows = reward.numel()
@@ -106,8 +109,9 @@ class Appo:
                 columns["terminated"][:-1], columns["truncated"][:-1], config.discount,
                 config.vtrace_rho_clip, config.vtrace_c_clip, config.vtrace_lambda, valid,
             )
-            difference = (value_target - value.detach()[:num_rows].view_as(reward)).abs() * valid
-            column_error = difference.sum(0) / valid.sum(0).clamp(min=1)
+            if column_error is not None:
+                difference = (value_target - value.detach()[:num_rows].view_as(reward)).abs() * valid
+                column_error[columns["column"][0]] = difference.sum(0) / valid.sum(0).clamp(min=1)
             value_target, advantage = value_target.flatten(), advantage.flatten()
             weight = losses.mean_weights(valid.flatten())
             if config.normalize_advantage:
@@ -119,4 +123,3 @@ class Appo:
             value_loss = losses.value_error(outputs.value, value_target)
             diagnostics.add_values(value.detach()[:num_rows], value_target, weight)
         descend(state, outputs, log_ratio, policy_loss, value_loss, weight, config.value_coef, rates, diagnostics)
-        return column_error

@@ -1,7 +1,7 @@
 """Twin delayed deep deterministic policy gradient, TD3 (Fujimoto et al. 2018, arXiv:1802.09477), algorithm 1.
 
-One call is one update of the critics on one batch of the replay, and in each so-manieth call one of the actor and the
-targets. Actions are in policy units, [-1, 1] whatever the env's bounds.
+One call is one update of the critics on one batch of the replay, and in every `actor_every_updates`-th one of the actor
+and the targets. Actions are in policy units, [-1, 1] whatever the env's bounds.
 """
 
 from __future__ import annotations

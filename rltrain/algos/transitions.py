@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from rltrain.algos.train_state import observations
-from rltrain.fields import ACTION, OBS
+from rltrain.fields import ACTION, NEXT, OBS
 
 Observations = dict[str, Tensor]
-_NEXT = "next_"
 
 
 @dataclass
@@ -42,7 +41,7 @@ class Transitions:
             batch: what `ReplayStore.batch_fields` names, and `is_weight`.
             normalise: turns observations as the env gave them into what the networks want.
         """
-        following = {name.removeprefix(_NEXT): x for name, x in batch.items() if name.startswith(_NEXT + OBS)}
+        following = {name.removeprefix(NEXT): x for name, x in batch.items() if name.startswith(NEXT + OBS)}
         return cls(
             normalise(observations(batch)), normalise(following), batch[ACTION], batch["return_"], batch["discount"],
             batch["is_weight"],

@@ -171,7 +171,7 @@ class Td3Config(ActorCriticReplayOptions, AlgoConfig):
     target_noise_clip: NonNegative = 0.5
     """Noise on the actions in targets is clipped to +- this. Unit: as `exploration_noise`."""
     actor_every_updates: Count = 2
-    """The actor and the target networks change in each so-manieth update of the critics. Unit: updates."""
+    """Updates of the critics for each one of the actor and the target networks. Unit: updates."""
 
 
 class AlgoSection(BaseModel):

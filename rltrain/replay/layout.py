@@ -8,10 +8,8 @@ from math import prod
 import numpy as np
 
 from rltrain.config.schema import Config
-from rltrain.fields import ACTION, OBS, EnvSpec, Field, LeafSpec
+from rltrain.fields import ACTION, NEXT, OBS, EnvSpec, Field, LeafSpec
 
-NEXT = "next_"
-"""Before the name of an observation leaf: of the row behind the window."""
 NEWEST = "newest."
 """Before the name of a stacked leaf: the number of each row's last frame."""
 _SLACK_PART = 64

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from rltrain import native
-from rltrain.fields import ACTION, Field
+from rltrain.fields import ACTION, NEXT, Field
 from rltrain.native import ffi, lib
 from rltrain.replay.frames import FrameRings
-from rltrain.replay.layout import NEXT, ReplayLayout
+from rltrain.replay.layout import ReplayLayout
 from rltrain.replay.mapping import map_memory
 
 VALID, TERMINATED, TRUNCATED = 1, 2, 4

@@ -101,8 +101,9 @@ class Learner:
         self.ring, self.control, self.board = TrajectoryRing(arena), Control(arena), WeightBoard(arena)
         self.counters = CounterBoard(arena).row(settings["counter_row"])
         self.counters.start(os.getpid())
-        self.saver.training_bytes = self.training.checkpoint_bytes
-        self.saver.attach(arena, run_folder, self.counters, self.version, self.env_steps)
+        self.saver.attach(
+            arena, run_folder, self.counters, self.version, self.env_steps, self.training.checkpoint_bytes
+        )
         pipeline = self.config.pipeline
         prefetch_settings = {
             "schedule": pipeline.schedule,

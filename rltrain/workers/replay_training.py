@@ -157,15 +157,15 @@ class ReplayTraining:
     def _update_often(self, number: int, env_steps: int) -> dict[str, torch.Tensor]:
         """Make updates; the next batch is drawn while one is learned from."""
         metrics: dict[str, torch.Tensor] = {}
-        if not self.store.size:
+        if not (number and self.store.size):
             return metrics
         progress = progress_at(env_steps, self.config.run.total_env_steps)
         beta = linear(self.replay.priority_beta, self.replay.priority_beta_end, progress)
         sampler, enter = self.sampler, self.counters.enter
+        enter("sample")
+        sampler.draw(beta)
         for i in range(number):
             enter("sample")
-            if i == 0:
-                sampler.draw(beta)
             batch = sampler.take()
             is_last = i + 1 == number or self._is_to_end()  # known before another batch is ordered
             if not is_last:

@@ -61,8 +61,6 @@ class Saver:
 
     def __init__(self, channel: Channel, config: Config, spec: EnvSpec, state: TrainState, num_lanes: int):
         self.channel, self.config, self.spec, self.state, self.num_lanes = channel, config, spec, state, num_lanes
-        self.training_bytes = 0
-        """Size of what the algorithm adds to a checkpoint."""
         self.last: Path | None = None
         """The checkpoint written last."""
         self._next_at: float = config.checkpoint.every_env_steps or math.inf
@@ -113,11 +111,13 @@ class Saver:
         return self._snapshots.keys()
 
     def attach(
-        self, arena: Arena, run_folder: Path, counters: CounterRow, version: int, env_steps: int = 0
+        self, arena: Arena, run_folder: Path, counters: CounterRow, version: int, env_steps: int = 0,
+        training_bytes: int = 0,
     ) -> None:
         """Open the checkpoint folder; put env states of `version` and the weights before it into the arena.
 
-        Warns when there will be no room for the checkpoints of the rest of the run, from `env_steps` on.
+        Warns when there will be no room for the checkpoints of the rest of the run, from `env_steps` on; the algorithm
+        adds `training_bytes` to each.
         """
         self.control, self.board, self.snapshots = Control(arena), WeightBoard(arena), SnapshotArea(arena)
         self.counters = counters
@@ -128,7 +128,7 @@ class Saver:
         if self._every_s < math.inf:
             num_saves = math.inf  # nobody knows how long the run will take
         self._next_s = time.monotonic() + self._every_s
-        if lacking := self.store.missing_room(self._checkpoint_bytes(), num_saves + 1):
+        if lacking := self.store.missing_room(self._checkpoint_bytes() + training_bytes, num_saves + 1):
             self._warn(lacking)
         for lane, payload in list(self._snapshots.items()):
             if not self.snapshots.write(lane, version, payload):
@@ -248,13 +248,13 @@ class Saver:
             self._warn(f"{error}{times}")
 
     def _checkpoint_bytes(self) -> int:
-        """About the size of a checkpoint, on the large side, found without making one."""
+        """About the size of a checkpoint without the algorithm's part, on the large side, found without making one."""
         state = self.state
         model = sum(x.numel() * x.element_size() for x in state.model.state_dict().values())
         num_weights = 2 if self.config.pipeline.schedule == "overlap" else 1
         moments = 2 * state.flat.flat.numel() * state.flat.flat.element_size()
         env_states = self.num_lanes * self.snapshots.room_bytes if self.spec.snapshot_bytes else 0
-        return self.training_bytes + model + num_weights * state.flat.weight_bytes + moments + env_states + _TEXT_BYTES
+        return model + num_weights * state.flat.weight_bytes + moments + env_states + _TEXT_BYTES
 
     def _plan_next(self, env_steps: int) -> None:
         distance = self.config.checkpoint.every_env_steps
