@@ -71,6 +71,16 @@ def test_errors_go_to_the_columns_they_are_of_and_not_to_those_that_were_overwri
     assert replay.priorities.tree.masses.tolist() == pytest.approx(expected, rel=1e-5)
 
 
+def test_error_of_a_drawn_column_is_not_taken_for_that_of_the_fresh_one_in_its_place():
+    """A fresh error that is no number leaves the priority of a new column, and not that of the old one."""
+    replay = FragmentReplay(4, 0.5, 1.0, seed=0)
+    replay.mix(fragments(0, 4))
+    replay.prioritize(torch.full((4,), 2.0))
+    replay.mix(fragments(4, 4))
+    replay.prioritize(torch.tensor([float("nan")] * 4 + [0.5] * 4))
+    assert replay.priorities.tree.masses.tolist() == pytest.approx([2.0] * 4, rel=1e-5), "the largest so far"
+
+
 class Spy:
     """Mixes nothing in, and keeps what it is told."""
 

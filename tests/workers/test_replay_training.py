@@ -6,6 +6,7 @@ import io
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -15,9 +16,11 @@ from rltrain.config.schema import Config
 from rltrain.models import build_model
 from rltrain.replay.prioritized import Priorities
 from rltrain.replay.store import ReplayStore
+from rltrain.shm.ring import FragmentMeta
+from rltrain.workers.prefetch import Batch, HostBatch
 from rltrain.workers.replay_training import ReplayTraining
 from rltrain.workers.sampler import Sampler
-from tests.replay.streams import Stream, layout
+from tests.replay.streams import Stream, fragment_for, layout
 from tests.telemetry.samples import row
 
 OPTIONS = {
@@ -72,6 +75,39 @@ def test_stop_in_the_middle_of_a_version_leaves_nothing_drawn_and_what_is_owed_i
     made._update_often(made.ratio.num_due, 100)
     assert made.ratio.num_due == 0
     assert made.priorities.num_draws == due, "no draw was thrown away"
+    made.close()
+
+
+def batch_of(stream: Stream, metas: list[FragmentMeta]) -> Batch:
+    """Fragments side by side, as the prefetch thread hands them over."""
+    fragments = [fragment_for(stream.layout) for _ in metas]
+    arrays = {name: np.concatenate([fragment[name] for fragment in fragments], 1) for name in fragments[0]}
+    none = np.zeros(0)
+    return Batch(
+        number=0, tensors={name: torch.from_numpy(x) for name, x in arrays.items()},
+        lanes=np.array([meta.lane for meta in metas]), metas=metas, num_env_steps=0, episode_returns=none,
+        episode_lengths=none, has_ended=none, open_steps=none, host=HostBatch({}, {}),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("second", "num_rows"),
+    [
+        (FragmentMeta(0, 8, 0, (1 << 32) + 2), 16),
+        (FragmentMeta(0, 9, 0, (1 << 32) + 2), 17),
+        (FragmentMeta(0, 8, 0, (2 << 32) + 1), 17),
+    ],
+    ids=["the next one", "one is missing", "another life"],
+)
+def test_fragment_goes_on_from_the_one_before_only_if_it_is_the_next_of_the_same_life(second, num_rows):
+    """What does not go on begins with a row that ends what was there."""
+    made = training()
+    fill(made, 0)
+    stream = Stream(0, made.layout)
+    made.learn(batch_of(stream, [FragmentMeta(0, 7, 0, (1 << 32) + 1)]), 0)
+    assert made.store._lanes[0].head == 8
+    made.learn(batch_of(stream, [second]), 0)
+    assert made.store._lanes[0].head == num_rows
     made.close()
 
 
