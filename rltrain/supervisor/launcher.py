@@ -163,10 +163,14 @@ class Launcher:
         """Kill what envs started outside their process group; only while no child lives that may need it.
 
         This process is the parent of what lost its own (a subreaper), and may become that of what those had started.
+        Nobody is left when two looks in a row find nobody: in the middle of an exec a process shows no environment.
         """
         zygotes = {zygote.pid for zygote in self.zygotes.values()}
         deadline = time.monotonic() + _ORPHANS_S
-        while time.monotonic() < deadline and (left := [p for p in self.orphans.alive() if p.pid not in zygotes]):
+        looks_without = 0
+        while time.monotonic() < deadline and looks_without < 2:
+            left = [p for p in self.orphans.alive() if p.pid not in zygotes]
+            looks_without = 0 if left else looks_without + 1
             self.orphans.kill(left)
             self.reap([])
             time.sleep(_LOOK_S)

@@ -26,7 +26,9 @@ def start() -> Iterator:
 
     def start(environment: dict[str, str]) -> psutil.Process:
         started.append(subprocess.Popen(["sleep", "300"], env=environment))
-        return psutil.Process(started[-1].pid)
+        process = psutil.Process(started[-1].pid)
+        until(process.environ, "its program runs: in the middle of exec a process shows no environment", 10)
+        return process
 
     yield start
     for process in started:
