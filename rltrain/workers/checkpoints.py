@@ -6,48 +6,29 @@ Read by: the learner at resume, and evaluation.
 Blocks on: the disk. Unblocked by: nothing.
 If the process dies: the folder holds the checkpoints it held before, plus perhaps a temporary file, which the next
 store removes.
-
-A file is what `torch.save` writes (a zip archive, readable by `torch.load`), with an archive comment at its end:
-format number, running number of the save, score, and the SHA-256 of every byte before it. The archive's own
-checksums are not checked by torch, so that a flipped bit would go unnoticed without it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
-import io
 import math
 import os
 import re
 import shutil
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 
 from rltrain.errors import CheckpointError, TrainingError
+from rltrain.workers import checkpoint_file
 from rltrain.workers.checkpoint_content import validate
+from rltrain.workers.checkpoint_file import Label
 
-FORMAT = 2
-_COMMENT = "rltrain checkpoint format=%06d save=%012d score=%+.16e sha256="
-_COMMENT_BYTES = len(_COMMENT % (0, 0, 0.0)) + 64 + 1  # one spare: an exponent may have three digits
-_SCORE = rb"[-+](?:\d\.\d{16}e[-+]\d{2,3}|inf|nan)"
-_PATTERN = re.compile(rb"rltrain checkpoint format=(\d+) save=(\d+) score=(" + _SCORE + rb") +sha256=([0-9a-f]{64})")
 _NAME = re.compile(r"checkpoint-\d{12,}\.pt")
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
-
-@dataclass(frozen=True)
-class _Label:
-    """What the comment at a file's end says."""
-
-    format: int
-    save: int
-    score: float | None
-    sha256: str
 
 
 class CheckpointStore:
@@ -74,7 +55,9 @@ class CheckpointStore:
         except OSError as error:
             raise _failure("opening the checkpoint folder", self.folder, error) from error
 
-    def save(self, state: dict[str, Any], env_steps: int, score: float | None) -> Path:
+    def save(
+        self, state: dict[str, Any], env_steps: int, score: float | None, beat: Callable[[], None] = lambda: None
+    ) -> Path:
         """Write a checkpoint, then remove those no longer kept.
 
         When this returns, the checkpoint survives a power cut. A kill or an error at any moment leaves every earlier
@@ -85,6 +68,7 @@ class CheckpointStore:
                 `state["model"]`, `state["train_state"]` and `state["training"]["algorithm"]` hold must be finite.
             env_steps: env steps learned from so far, >= 0; part of the file's name.
             score: higher is better; None when there is none yet.
+            beat: called again and again while a large one is written.
 
         Returns:
             The file's path.
@@ -99,15 +83,14 @@ class CheckpointStore:
         _check_finite(state.get("training", {}).get("algorithm"), "training.algorithm")
         save = 1 + max((label.save for label in self._labels.values()), default=0)
         path = self.folder / f"checkpoint-{env_steps:012d}.pt"
-        content, label = _encode(state, save, score)
         temporary = self.folder / f".{path.name}.tmp"
         try:
             self.folder.mkdir(exist_ok=True)  # somebody may have removed it
-            _write_durably(temporary, path, content)
+            label = _write_durably(temporary, path, lambda file: checkpoint_file.write(file, state, save, score, beat))
         except OSError as error:
             with contextlib.suppress(OSError):
                 temporary.unlink(missing_ok=True)
-            raise _failure("writing a checkpoint", path, error, needed_bytes=len(content)) from error
+            raise _failure("writing a checkpoint", path, error, needed_bytes=_num_bytes(state)) from error
         self._labels[path] = label
         self._remove_old(path)
         return path
@@ -207,25 +190,18 @@ def _check_finite(value: Any, path: str) -> None:
         )
 
 
-def _encode(state: dict[str, Any], save: int, score: float | None) -> tuple[memoryview, _Label]:
-    """Serialise in memory, so that the size is known before the disk is touched."""
-    buffer = io.BytesIO()
-    torch.save(state, buffer)
-    buffer.seek(-22, io.SEEK_END)
-    if buffer.read(4) != b"PK\x05\x06":
-        raise CheckpointError("torch.save wrote no zip archive; install the torch version of the constraints file.")
-    buffer.seek(-2, io.SEEK_END)
-    buffer.write(_COMMENT_BYTES.to_bytes(2, "little"))
-    head = (_COMMENT % (FORMAT, save, math.nan if score is None else score)).removesuffix("sha256=")
-    buffer.write(head.ljust(_COMMENT_BYTES - 64 - len("sha256=")).encode() + b"sha256=")
-    digest = hashlib.sha256(buffer.getbuffer()).hexdigest()
-    buffer.write(digest.encode())
-    return buffer.getbuffer(), _Label(FORMAT, save, score, digest)
+def _num_bytes(value: Any) -> int:
+    """About the size of a state's file."""
+    if isinstance(value, dict):
+        return sum(_num_bytes(item) for item in value.values())
+    if isinstance(value, list):
+        return sum(_num_bytes(item) for item in value)
+    return value.numel() * value.element_size() if isinstance(value, torch.Tensor) else len(str(value))
 
 
-def _write_durably(temporary: Path, path: Path, content: memoryview) -> None:
+def _write_durably(temporary: Path, path: Path, write: Callable[[BinaryIO], Label]) -> Label:
     with open(temporary, "wb") as file:
-        file.write(content)
+        label = write(file)
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
@@ -234,25 +210,13 @@ def _write_durably(temporary: Path, path: Path, content: memoryview) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+    return label
 
 
-def _parse(end: bytes) -> _Label | None:
-    found = _PATTERN.fullmatch(end[-_COMMENT_BYTES:])
-    if found is None:
-        return None
-    score = float(found[3])
-    return _Label(int(found[1]), int(found[2]), None if math.isnan(score) else score, found[4].decode())
-
-
-def _labelled(folder: Path) -> list[tuple[Path, _Label | None]]:
+def _labelled(folder: Path) -> list[tuple[Path, Label | None]]:
     """Checkpoint files of a folder with their labels; None where the label is damaged."""
-    result: list[tuple[Path, _Label | None]] = []
-    for path in sorted(folder.iterdir()):
-        if _NAME.fullmatch(path.name) and path.is_file():
-            with open(path, "rb") as file:
-                file.seek(max(0, path.stat().st_size - _COMMENT_BYTES))
-                result.append((path, _parse(file.read())))
-    return result
+    paths = [path for path in sorted(folder.iterdir()) if _NAME.fullmatch(path.name) and path.is_file()]
+    return [(path, checkpoint_file.read_label(path)) for path in paths]
 
 
 def _newest_first(folder: Path) -> list[Path]:
@@ -264,27 +228,26 @@ def _newest_first(folder: Path) -> list[Path]:
     return [path for path, _ in sorted(labelled, key=lambda entry: _age_key(entry[1]), reverse=True)]
 
 
-def _age_key(label: _Label | None) -> float:
+def _age_key(label: Label | None) -> float:
     return math.inf if label is None else label.save
 
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        content = path.read_bytes()
+        label, num_bytes = checkpoint_file.read_label(path), path.stat().st_size
+        if label is None:
+            raise CheckpointError(f"{path} is damaged (cut short?) or no checkpoint of rltrain: {num_bytes} bytes.")
+        if not checkpoint_file.is_whole(path, label):
+            raise CheckpointError(f"{path} is damaged: its content does not match its checksum.")
     except OSError as error:
         raise _failure("reading a checkpoint", path, error) from error
-    label = _parse(content[-_COMMENT_BYTES:])
-    if label is None:
-        raise CheckpointError(f"{path} is damaged (cut short?) or no checkpoint of rltrain: {len(content)} bytes.")
-    if hashlib.sha256(memoryview(content)[:-64]).hexdigest() != label.sha256:
-        raise CheckpointError(f"{path} is damaged: its content does not match its checksum.")
-    if label.format != FORMAT:
+    if label.format != checkpoint_file.FORMAT:
         raise CheckpointError(
-            f"{path} has checkpoint format {label.format}; this version of rltrain reads format {FORMAT}. "
-            "Use the version that wrote it."
+            f"{path} has checkpoint format {label.format}; this version of rltrain reads format "
+            f"{checkpoint_file.FORMAT}. Use the version that wrote it."
         )
     try:
-        return validate(torch.load(io.BytesIO(content), map_location="cpu", weights_only=True))
+        return validate(checkpoint_file.read(path))
     except ValueError as problem:
         what = str(problem)
     except Exception as error:  # whatever torch meets in bytes made by somebody else; its own advice is unsafe

@@ -217,7 +217,7 @@ class Saver:
         has_warned = False
         while True:
             try:
-                return self.store.save(state, env_steps, score)
+                return self.store.save(state, env_steps, score, self.counters.beat)
             except CheckpointError as error:
                 if not has_warned:
                     has_warned = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import traceback
 from typing import Any
@@ -130,13 +131,12 @@ def test_load_of_a_broken_pickle_with_a_right_checksum_is_refused(tmp_path, monk
     whole = torch.save
 
     def save(state, file):
-        whole(state, file)
-        content = file.getvalue().replace(b"version", b"\xff" * 7)
-        file.seek(0)
-        file.write(content)
+        archive = io.BytesIO()
+        whole(state, archive)
+        file.write(archive.getvalue().replace(b"version", b"\xff" * 7))
 
     with monkeypatch.context() as patch:
-        patch.setattr("rltrain.workers.checkpoints.torch.save", save)
+        patch.setattr("rltrain.workers.checkpoint_file.torch.save", save)
         path = store.save(checkpoint_state(2), 2, None)
     with pytest.raises(CheckpointError, match="damaged or not a checkpoint of rltrain"):
         CheckpointStore.load(path)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 
+import psutil
 import pytest
 import torch
 
@@ -145,7 +146,7 @@ def test_load_of_what_is_no_checkpoint_says_what_is_wrong(tmp_path):
 
 def test_load_of_another_format_says_so(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr("rltrain.workers.checkpoints.FORMAT", 3)
+        patch.setattr("rltrain.workers.checkpoint_file.FORMAT", 3)
         path = CheckpointStore(tmp_path, keep=1, keep_best=True).save(state(), 1, None)
     with pytest.raises(CheckpointError, match="has checkpoint format 3; this version of rltrain reads format 2"):
         CheckpointStore.load(path)
@@ -192,6 +193,22 @@ def test_save_that_would_replace_a_checkpoint_leaves_it_when_there_is_no_room(sm
     with pytest.raises(CheckpointError):
         store.save(state(2.0, size=300_000), 7, None)
     assert CheckpointStore.load(small_disk)[0]["version"] == 1
+
+
+def test_save_of_a_large_one_gives_signs_of_life_and_never_holds_it_twice(tmp_path):
+    store, beats = CheckpointStore(tmp_path, keep=1, keep_best=False), []
+    large = checkpoint_state(1)
+    large["training"]["replay"]["store.obs"] = torch.arange(100 << 20, dtype=torch.uint8)
+    before = psutil.Process().memory_info().rss
+
+    def beat():
+        beats.append(psutil.Process().memory_info().rss - before)
+
+    store.save(large, 1, None, beat)
+    assert len(beats) >= 6
+    assert max(beats) < 50 << 20
+    loaded = CheckpointStore.load(tmp_path)[0]["training"]["replay"]["store.obs"]
+    assert torch.equal(loaded, large["training"]["replay"]["store.obs"])
 
 
 @pytest.mark.parametrize(

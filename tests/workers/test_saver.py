@@ -58,7 +58,7 @@ PROGRESS = {
 
 def store_by(saver: Saver, save: Callable[..., Path]) -> None:
     """Let a saver that has no arena save by this function."""
-    saver.counters = SimpleNamespace(enter=lambda state: None)
+    saver.counters = SimpleNamespace(enter=lambda state: None, beat=lambda: None)
     saver.board = SimpleNamespace(read=lambda version, into: version)
     saver.store = SimpleNamespace(save=save)
 
@@ -71,7 +71,7 @@ def checkpoint(make) -> dict[str, Any]:
     saver.state.reward_scaler.variance += 5
     saver.state.flat.flat[0] = 7
     saved = {}
-    store_by(saver, lambda state, steps, score: saved.update(state) or Path("checkpoint"))
+    store_by(saver, lambda state, steps, score, beat: saved.update(state) or Path("checkpoint"))
     saver.save(PROGRESS, dict.fromkeys(range(NUM_LANES), SNAPSHOT), 1.0, is_last=False)
     return validate(saved)
 
