@@ -1,15 +1,20 @@
-"""`rltrain bench replay`: what the replay does in a second, beside other libraries and numpy's own gather."""
+"""`rltrain bench`: what the parts and the whole do in a second, beside limits, other loops and other libraries."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from rltrain.bench.suite import Suite
 
 SECONDS_PER_LINE = 10
 """Between two lines of progress where standard error is no terminal."""
@@ -18,12 +23,70 @@ CAPACITIES = (100_000, 1_000_000)
 
 @click.group("bench")
 def command() -> None:
-    """Measure parts of rltrain, beside other libraries and the machine's own limits.
+    """Measure rltrain, beside other libraries and the machine's own limits.
 
     \b
     Example:
       rltrain bench replay --quick
     """
+
+
+def _outputs(function: Callable[..., int]) -> Callable[..., int]:
+    """The options that every bench has."""
+    options = (
+        click.option("--quick", is_flag=True, help="Short turns: less than a minute where little else runs."),
+        click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+                     help="Also write every value, and what it was measured on, to this file."),
+        click.option("--html", "html_file", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+                     help="Also write a page with pictures; needs the extra `report`."),
+    )  # fmt: skip
+    return functools.reduce(lambda decorated, option: option(decorated), reversed(options), function)
+
+
+def _measure(
+    make: Callable[[], Suite], json_file: Path | None, html_file: Path | None, packages: tuple[str, ...] = ("torch",)
+) -> int:
+    """Run a bench with a progress bar and say what came out, also after Ctrl-C."""
+    from rltrain.bench.record import record
+    from rltrain.bench.report import as_json, lines_of
+
+    _check_outputs(json_file, html_file)
+    said = record(packages)
+    is_complete = False
+    suite = make()
+    with _progress() as tell:
+        try:
+            suite.run(tell)
+            is_complete = True
+        except KeyboardInterrupt:
+            pass
+    report = suite.report(said)
+    if not is_complete:
+        report.is_complete = False
+        report.notes.append("interrupted: this is what was measured until then")
+    click.echo("\n".join(lines_of(report)))
+    if json_file is not None:
+        json_file.write_text(json.dumps(as_json(report), indent=1))
+    if html_file is not None:
+        from rltrain.bench.page import page_of
+
+        html_file.write_text(page_of(report))
+    if not is_complete:
+        raise KeyboardInterrupt
+    return 0
+
+
+def _check_outputs(json_file: Path | None, html_file: Path | None) -> None:
+    """Refuse before anything is measured what could not be written afterwards."""
+    from rltrain.errors import ConfigError
+
+    for option, file in (("--json", json_file), ("--html", html_file)):
+        if file is not None and not file.absolute().parent.is_dir():
+            raise ConfigError(f"{option} {str(file)!r}: there is no folder {str(file.parent)!r}. Create it first.")
+    if html_file is not None:
+        from rltrain.bench.page import check_available
+
+        check_available()
 
 
 @command.command("replay", short_help="Measure the replay: inserts, draws, gathers, memory.")

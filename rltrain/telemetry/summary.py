@@ -20,6 +20,7 @@ _JOINED = "\u00a0"
 _RESULTS = {
     "finished": "finished: all env steps learned from",
     "target": "finished: the target return is reached",
+    "time": "finished: run.time_limit_s is over",
     "stopped": "stopped before its end",
 }
 

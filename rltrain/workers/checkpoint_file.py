@@ -4,6 +4,10 @@ The label is the archive's comment: format number, running number of the save, s
 before it. The archive's own checksums are not checked by torch, so that a flipped bit would go unnoticed without it.
 
 Written as a stream and read through a mapping: a checkpoint with a replay of many GB is never a second time in memory.
+
+Owns: the layout of one file. Written by: the learner, through `checkpoints.py`. Read by: the same, and evaluation.
+Blocks on: the disk. Unblocked by: nothing; it says that it is alive after every 16 MiB.
+If the process dies: the file is cut short, and its label missing.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ waited for (`peers.py`). If this process dies, every process begins again at the
 from __future__ import annotations
 
 import logging
+import math
 import os
 import time
 from pathlib import Path
@@ -66,6 +67,7 @@ class Learner:
         self.saver = Saver(channel, self.config, spec, self.state, settings["num_lanes"])
         self.snapshot_from: int | None = None
         self.reason: str | None = None
+        self.end_by_s = math.inf  # by `run.time_limit_s`, monotonic
         self.has_learned = False
         """In this life of the process."""
         self.lives: dict[int, int] = {}
@@ -120,6 +122,7 @@ class Learner:
         for text in self.training.attach(arena, self.counters, run_folder, self.saver.continued_lanes):
             self.channel.send({"warning": text})
         schema = arena.layout.schema
+        self.end_by_s = time.monotonic() + (self.config.run.time_limit_s or math.inf)
         self.rows_per_batch = settings["num_lanes"] * schema.num_envs * schema.fragment_length
         self._show_progress()
 
@@ -137,7 +140,7 @@ class Learner:
                 continue
             batch = self._next_batch()
             if batch is None:
-                self.reason = self.reason or "stopped"
+                self.reason = self.reason or self._goal_reached() or "stopped"
                 if self.has_learned:  # else it is as it was loaded, or nothing yet
                     self._save(snapshots={})
                 break
@@ -167,7 +170,7 @@ class Learner:
             self.counters.beat()
             if self.control.stop:
                 return None
-            if self.control.finish:
+            if self.control.finish or time.monotonic() >= self.end_by_s:
                 give_up_at = give_up_at or time.monotonic() + self.config.supervision.shutdown_grace_s / 2
                 if time.monotonic() > give_up_at or self.saver.peers.are_silent:
                     return None
@@ -251,7 +254,7 @@ class Learner:
             return "finished"
         if run.target_return is not None and self.episodes.is_full and self.episodes.return_mean >= run.target_return:
             return "target"
-        return None
+        return "time" if time.monotonic() >= self.end_by_s else None
 
     def _checkpoint_is_near(self) -> bool:
         """Whether the next batch may bring the end or a checkpoint."""

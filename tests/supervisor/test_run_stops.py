@@ -211,3 +211,18 @@ def test_interrupt_while_any_process_is_held_ends_every_schedule(tmp_path, name,
     assert ended.returncode == 130, ended.stdout + ended.stderr
     assert seconds < GRACE_S + 1
     assert bool(ended.checkpoints) is (name != "stopped learner")
+
+
+@pytest.mark.parametrize("schedule", ["sync", "overlap", "async"])
+def test_run_whose_time_is_over_ends_well_and_can_be_resumed(tmp_path, schedule):
+    algo = "appo" if schedule == "async" else "ppo"
+    limits = {**LONG, "run.time_limit_s": 1.0, "pipeline.schedule": schedule, "algo.name": algo}
+    with train(tmp_path, {**toy("Count", n=20), **limits}) as run:
+        ended = run.end().finished()
+    assert ended.summary["reason"] == "time"
+    assert "run.time_limit_s is over" in ended.stdout
+    env_steps = ended.summary["env_steps"]
+    assert CheckpointStore.load(Path(ended.summary["checkpoint"]))[0]["env_steps"] == env_steps > 0
+    more = [f"run.total_env_steps={env_steps + 2000}", "run.time_limit_s=none"]
+    with resume(tmp_path, *(part for option in more for part in ("--set", option))) as run:
+        assert run.end().finished().summary["reason"] == "finished"

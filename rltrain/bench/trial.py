@@ -1,0 +1,93 @@
+"""One run of a configuration, as a user would start it, for a few seconds; its summary is the measurement."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rltrain.errors import RltrainError
+
+ENDLESS = 10**12
+"""Env steps that no trial comes to."""
+BOOT_S = 3.0
+"""What a run takes from its start to its first update, and from its last to its end; for the time left."""
+_TAIL_LINES = 12
+
+
+class TrialError(RltrainError):
+    """A trial did not come to its summary."""
+
+    exit_code = 5
+
+
+@dataclass(frozen=True)
+class Trial:
+    """How a run went.
+
+    Args:
+        summary: the run's `summary.json`.
+    """
+
+    summary: dict[str, Any]
+
+    @property
+    def env_steps_per_s(self) -> float:
+        """Env steps learned a second, from the first update on."""
+        return float(self.summary["env_steps_per_s"])
+
+    @property
+    def learner_idle_share(self) -> float:
+        """Share of its time in which the learner waited for data, from the network or from the replay."""
+        ledger = self.summary["ledger"]["learner"]
+        return float(ledger["wait_data"] + ledger.get("sample", 0.0))
+
+    @property
+    def verdict(self) -> str:
+        """What bound."""
+        return str(self.summary["verdict"])
+
+    def share(self, role: str, state: str) -> float:
+        """Share of a state, mean over the processes of a role (`actor`, `inference`, `learner`); 0 without any."""
+        rows = [row for name, row in self.summary["ledger"].items() if name.partition("-")[0] == role]
+        return sum(float(row.get(state, 0.0)) for row in rows) / len(rows) if rows else 0.0
+
+
+def run_trial(config: Path, overrides: Mapping[str, object], seconds: float | None, is_endless: bool = True) -> Trial:
+    """Run a configuration in processes of its own, without a dashboard, in a folder that is removed afterwards.
+
+    Args:
+        config: TOML file.
+        overrides: option path -> value, over the file's.
+        seconds: ends after that long (`run.time_limit_s`); None where the configuration ends by itself.
+        is_endless: whether it is to end by the time only.
+
+    Raises:
+        TrialError: it failed; the message has the last lines that it printed.
+        KeyboardInterrupt: it was interrupted; the run has ended.
+    """
+    with tempfile.TemporaryDirectory(prefix="rltrain-bench-") as folder:
+        options: dict[str, object] = {"run.dir": folder, "log.tensorboard": False}
+        if is_endless:
+            options |= {"run.total_env_steps": ENDLESS, "run.target_return": None}
+        if seconds is not None:
+            options["run.time_limit_s"] = float(seconds)
+        options |= overrides
+        sets = [part for path, value in options.items() for part in ("--set", f"{path}={_toml(value)}")]
+        command = [sys.executable, "-m", "rltrain", "run", str(config), "--no-dashboard", *sets]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ})
+        found = sorted(Path(folder).glob("*/summary.json"))
+        if done.returncode or not found:
+            tail = "\n".join((done.stdout + done.stderr).splitlines()[-_TAIL_LINES:])
+            raise TrialError(f"a run of {config} failed with exit code {done.returncode}:\n{tail}")
+        return Trial(json.loads(found[0].read_text()))
+
+
+def _toml(value: object) -> str:
+    return "none" if value is None else json.dumps(value)
