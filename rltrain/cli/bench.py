@@ -66,14 +66,24 @@ def _measure(
         report.notes.append("interrupted: this is what was measured until then")
     click.echo("\n".join(lines_of(report)))
     if json_file is not None:
-        json_file.write_text(json.dumps(as_json(report), indent=1))
+        _write(json_file, json.dumps(as_json(report), indent=1))
     if html_file is not None:
         from rltrain.bench.page import page_of
 
-        html_file.write_text(page_of(report))
+        _write(html_file, page_of(report))
     if not is_complete:
         raise KeyboardInterrupt
     return 0
+
+
+def _write(file: Path, text: str) -> None:
+    """Write a result; where that fails, all of it stands on the screen already."""
+    from rltrain.errors import ConfigError
+
+    try:
+        file.write_text(text)
+    except OSError as error:
+        raise ConfigError(f"{str(file)!r} could not be written: {error.strerror}.") from error
 
 
 def _check_outputs(json_file: Path | None, html_file: Path | None) -> None:
@@ -81,8 +91,14 @@ def _check_outputs(json_file: Path | None, html_file: Path | None) -> None:
     from rltrain.errors import ConfigError
 
     for option, file in (("--json", json_file), ("--html", html_file)):
-        if file is not None and not file.absolute().parent.is_dir():
+        if file is None:
+            continue
+        if not file.absolute().parent.is_dir():
             raise ConfigError(f"{option} {str(file)!r}: there is no folder {str(file.parent)!r}. Create it first.")
+        try:
+            file.open("a").close()
+        except OSError as error:
+            raise ConfigError(f"{option} {str(file)!r} cannot be written: {error.strerror}.") from error
     if html_file is not None:
         from rltrain.bench.page import check_available
 
@@ -115,8 +131,7 @@ def replay(quick: bool, capacities: tuple[int, ...], json_file: Path | None) -> 
 
     if quick and capacities:
         raise ConfigError("--quick measures small replays only. Use either --quick or --capacity.")
-    if json_file is not None and not json_file.absolute().parent.is_dir():
-        raise ConfigError(f"--json {str(json_file)!r}: there is no folder {str(json_file.parent)!r}. Create it first.")
+    _check_outputs(json_file, None)
     plan = Plan.quick() if quick else Plan.full(capacities or CAPACITIES)
     said = record((*PEERS, "torch"))
     is_complete = False
@@ -128,8 +143,10 @@ def replay(quick: bool, capacities: tuple[int, ...], json_file: Path | None) -> 
         except KeyboardInterrupt:
             bench.notes.append("interrupted: this is what was measured until then")
     click.echo("\n".join(lines_of(bench.figures, bench.notes, plan, said)))
+    if is_complete and not any(figure.values for figure in bench.figures):
+        raise ConfigError("nothing could be measured; the notes above say why.")
     if json_file is not None:
-        json_file.write_text(json.dumps(as_json(bench.figures, bench.notes, plan, said, is_complete), indent=1))
+        _write(json_file, json.dumps(as_json(bench.figures, bench.notes, plan, said, is_complete), indent=1))
     if not is_complete:
         raise KeyboardInterrupt
     return 0

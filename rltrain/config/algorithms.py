@@ -92,8 +92,8 @@ class AppoConfig(PolicyGradientOptions, AlgoConfig):
     """Extra decay of the V-trace coefficients (Remark 2 of the paper)."""
     normalize_advantage: bool = True
     """Subtract the mean of the minibatch's advantages and divide by their standard deviation."""
-    replay_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Part of each batch that is drawn from earlier fragments instead of being fresh; 0 is none."""
+    replay_share: Annotated[float, Field(ge=0, le=0.9)] = 0.0
+    """Part of what is learned from that is drawn from earlier fragments instead of being fresh; 0 is none."""
     replay_columns: Count = 4096
     """Earlier fragments that are kept for it, one for each env. Unit: fragments of one env."""
     replay_alpha: Unit = 0.6

@@ -21,6 +21,7 @@ class RunHeader:
         notes: one-line remarks, such as how threads are split.
         target_window: episodes in the mean return, None when not known.
         resumed_env_steps: learned from before this part of the run.
+        replay_capacity: of the replay, None without one.
     """
 
     name: str
@@ -34,3 +35,4 @@ class RunHeader:
     notes: tuple[str, ...] = ()
     target_window: int | None = None
     resumed_env_steps: int = 0
+    replay_capacity: int | None = None

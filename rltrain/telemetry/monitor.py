@@ -25,6 +25,7 @@ from rltrain.fields import EnvSpec
 from rltrain.replay.layout import ReplayLayout
 from rltrain.shm.counters import CounterRow
 from rltrain.telemetry import curves
+from rltrain.telemetry.figures import mebibytes
 from rltrain.telemetry.gpu import GpuMonitor
 from rltrain.telemetry.header import RunHeader
 from rltrain.telemetry.ledger import Ledger
@@ -95,13 +96,16 @@ class Monitor:
         self.header = RunHeader(
             config.run.name, spec.env_id, config.algo.name, config.pipeline.schedule, os.path.relpath(folder),
             config.run.total_env_steps, config.run.target_return, device, self._notes(spec), config.run.target_window,
-            env_steps,
+            env_steps, config.replay.capacity if config.algo.chosen.source == "replay" else None,
         )
         self.folder = folder
         self.endless = spec.env_id if spec.max_episode_steps is None else None
         self._open_writer(env_steps if resumed else None)
         plain: Display = PlainLines(sys.stdout, self.header)
         self.display = self._try("choosing the display", self._choose_display, plain)
+        if isinstance(self.display, PlainLines):
+            for adjustment in self.loaded.adjustments:  # the command has said it above
+                self.warnings.remove(adjustment)
         self._show(lambda display: display.start())
 
     def _choose_display(self) -> Display:
@@ -126,9 +130,10 @@ class Monitor:
         actors = int(config.actors.num_actors)
         lanes = actors * config.actors.groups_per_actor
         stepping = "its own vector implementation" if spec.is_native else "single envs"
+        num_envs = config.actors.envs_per_group
         note = (
             f"{actors} actor{'s' if actors > 1 else ''} x {config.actors.groups_per_actor} groups x "
-            f"{config.actors.envs_per_group} envs ({stepping}), {lanes} lanes; "
+            f"{num_envs} env{'s' if num_envs > 1 else ''} ({stepping}), {lanes} lanes; "
             f"threads: learner {config.learner.num_threads}, others 1"
         )
         notes = [note]
@@ -282,6 +287,7 @@ class Monitor:
             "dropped_env_steps": total.dropped_env_steps,
             "overwritten_fragments": total.overwritten_fragments,
             "bad_updates": total.bad_updates,
+            "replay_transitions": total.replay_transitions,
         }
 
     def stop(self) -> None:
@@ -305,8 +311,10 @@ def _in_words(error: Exception) -> str:
 
 def _replay_note(config: Config, layout: ReplayLayout) -> str:
     replay = config.replay
+    where = "in a file" if replay.in_file else "in memory"
+    drawn = "prioritized" if replay.prioritized else "uniform"
+    updates = "update" if replay.updates_per_env_step == 1 else "updates"
     return (
-        f"replay: {replay.capacity:,} transitions, {layout.num_bytes / 2**30:.2f} GiB "
-        f"{'in a file' if replay.in_file else 'in memory'}, {'prioritized' if replay.prioritized else 'uniform'}, "
-        f"{replay.updates_per_env_step:g} updates per env step after the first {replay.learning_starts:,}"
+        f"replay: {replay.capacity:,} transitions, {mebibytes(layout.num_bytes)} {where}, {drawn}, {replay.n_step}-step, "
+        f"{replay.updates_per_env_step:g} {updates} per env step after the first {replay.learning_starts:,}"
     )
