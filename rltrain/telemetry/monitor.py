@@ -315,6 +315,6 @@ def _replay_note(config: Config, layout: ReplayLayout) -> str:
     drawn = "prioritized" if replay.prioritized else "uniform"
     updates = "update" if replay.updates_per_env_step == 1 else "updates"
     return (
-        f"replay: {replay.capacity:,} transitions, {mebibytes(layout.num_bytes)} {where}, {drawn}, {replay.n_step}-step, "
-        f"{replay.updates_per_env_step:g} {updates} per env step after the first {replay.learning_starts:,}"
+        f"replay: {replay.capacity:,} transitions, {mebibytes(layout.num_bytes)} {where}, {drawn}, "
+        f"{replay.n_step}-step, {replay.updates_per_env_step:g} {updates} per env step after the first {replay.learning_starts:,}"
     )
