@@ -312,9 +312,9 @@ def _in_words(error: Exception) -> str:
 def _replay_note(config: Config, layout: ReplayLayout) -> str:
     replay = config.replay
     where = "in a file" if replay.in_file else "in memory"
-    drawn = "prioritized" if replay.prioritized else "uniform"
+    drawn = f"{'prioritized' if replay.prioritized else 'uniform'}, {replay.n_step}-step"
     updates = "update" if replay.updates_per_env_step == 1 else "updates"
     return (
         f"replay: {replay.capacity:,} transitions, {mebibytes(layout.num_bytes)} {where}, {drawn}, "
-        f"{replay.n_step}-step, {replay.updates_per_env_step:g} {updates} per env step after the first {replay.learning_starts:,}"
+        f"{replay.updates_per_env_step:g} {updates} per env step after the first {replay.learning_starts:,}"
     )
