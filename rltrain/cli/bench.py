@@ -152,6 +152,36 @@ def replay(quick: bool, capacities: tuple[int, ...], json_file: Path | None) -> 
     return 0
 
 
+_CONFIG = click.argument("config", type=click.Path(path_type=Path, dir_okay=False))
+_SET = click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE",
+                    help="Set one option over the file's value; may be given several times.")
+
+
+@command.command("roofline", short_help="Measure each stage alone, and how near the pipeline comes to the limit.")
+@_CONFIG
+@_SET
+@_outputs
+def roofline(
+    config: Path, overrides: tuple[str, ...], quick: bool, json_file: Path | None, html_file: Path | None
+) -> int:
+    """Measure each stage of CONFIG alone on this machine, the limit that follows, and what the pipeline makes of it.
+
+    Stages: env step, policy forward by batch size, update, gathers and copies, weight publication. The limit is what
+    the slowest can do by itself and, where they share cores, what these can do in all. Also what the plumbing could
+    carry, with an env, a policy and a learner that do nothing.
+
+    \b
+    Example:
+      rltrain bench roofline configs/cartpole.toml --quick
+      rltrain bench roofline configs/pong.toml --html roofline.html
+    """
+    from rltrain.bench.roofline import Plan, Roofline
+    from rltrain.bench.trial import parse_overrides
+
+    plan = Plan.quick() if quick else Plan()
+    return _measure(lambda: Roofline(config, parse_overrides(overrides), plan), json_file, html_file)
+
+
 @contextlib.contextmanager
 def _progress() -> Iterator[Callable[[float, float, str], None]]:
     """Show what is being done and the time left, on standard error: a bar, or a line now and then."""

@@ -174,21 +174,29 @@ class Td3Config(ActorCriticReplayOptions, AlgoConfig):
     """Updates of the critics for each one of the actor and the target networks. Unit: updates."""
 
 
+class NullConfig(PolicyGradientOptions, AlgoConfig):
+    """Learns nothing: for measuring what everything but the learning costs (`rltrain bench roofline`)."""
+
+
+Chosen = PpoConfig | AppoConfig | DqnConfig | SacConfig | Td3Config | NullConfig
+
+
 class AlgoSection(BaseModel):
     """Which algorithm trains, and the options of each; only the chosen one's may be set."""
 
     model_config = _RULES
 
-    name: Literal["ppo", "appo", "dqn", "sac", "td3"] = "ppo"
+    name: Literal["ppo", "appo", "dqn", "sac", "td3", "null"] = "ppo"
     """The algorithm; a file of that name under `algos/`."""
     ppo: PpoConfig = PpoConfig()
     appo: AppoConfig = AppoConfig()
     dqn: DqnConfig = DqnConfig()
     sac: SacConfig = SacConfig()
     td3: Td3Config = Td3Config()
+    null: NullConfig = NullConfig()
 
     @property
-    def chosen(self) -> PpoConfig | AppoConfig | DqnConfig | SacConfig | Td3Config:
+    def chosen(self) -> Chosen:
         """The options of the chosen algorithm."""
-        chosen: PpoConfig | AppoConfig | DqnConfig | SacConfig | Td3Config = getattr(self, self.name)
+        chosen: Chosen = getattr(self, self.name)
         return chosen

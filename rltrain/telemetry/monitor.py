@@ -278,6 +278,7 @@ class Monitor:
         """Return what `summary.json` keeps of the ledger; after `finish`."""
         return {
             "env_steps_per_s": total.env_steps_per_s,
+            "device": self.header.device,
             "verdict": self.verdict.line if self.verdict else None,
             "ledger": {process.name: process.shares for process in total.processes},
             "rss_bytes": {process.name: self.rss_bytes.get(process.name) for process in total.processes},
