@@ -28,7 +28,7 @@ class Table:
 
     title: str
     columns: tuple[str, ...]
-    rows: list[tuple[str, *tuple[Cell, ...]]] = field(default_factory=list)
+    rows: list[tuple[Cell, ...]] = field(default_factory=list)
 
 
 @dataclass

@@ -59,6 +59,10 @@ class Trial:
         """Whether the policy ran on a GPU."""
         return str(self.summary.get("device", "cpu")).startswith("cuda")
 
+    def has_role(self, role: str) -> bool:
+        """Whether there were processes of a role."""
+        return any(name.partition("-")[0] == role for name in self.summary["ledger"])
+
     def share(self, role: str, state: str) -> float:
         """Share of a state, mean over the processes of a role (`actor`, `inference`, `learner`); 0 without any."""
         rows = [row for name, row in self.summary["ledger"].items() if name.partition("-")[0] == role]

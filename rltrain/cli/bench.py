@@ -182,6 +182,31 @@ def roofline(
     return _measure(lambda: Roofline(config, parse_overrides(overrides), plan), json_file, html_file)
 
 
+@command.command("pipeline", short_help="Measure schedules and inference modes beside a conventional loop.")
+@_CONFIG
+@_SET
+@_outputs
+def pipeline(
+    config: Path, overrides: tuple[str, ...], quick: bool, json_file: Path | None, html_file: Path | None
+) -> int:
+    """Train CONFIG in every way: sync, overlap, async, with inference in a server and in the actors.
+
+    Algorithms with a replay also with prefetch on and off. Beside them a conventional loop: one process that collects,
+    learns, and repeats, with the same envs, network and update, at one torch thread and at one for each core. Where
+    there is a run.target_return, also the seconds to it, from process start.
+
+    \b
+    Example:
+      rltrain bench pipeline configs/cartpole.toml --quick
+      rltrain bench pipeline configs/halfcheetah.toml --json pipeline.json
+    """
+    from rltrain.bench.pipeline import PipelineBench, Plan
+    from rltrain.bench.trial import parse_overrides
+
+    plan = Plan.quick() if quick else Plan()
+    return _measure(lambda: PipelineBench(config, parse_overrides(overrides), plan), json_file, html_file)
+
+
 @contextlib.contextmanager
 def _progress() -> Iterator[Callable[[float, float, str], None]]:
     """Show what is being done and the time left, on standard error: a bar, or a line now and then."""
