@@ -24,7 +24,9 @@ LAYERS = (
 CONFINED = {
     "gymnasium": {"envs", "bench.replay_peers"}, "click": {"cli"}, "rich": {"cli", "telemetry.dashboard"},
     "cffi": {"native"}, "tensorboard": {"telemetry.tensorboard"},
-    "torch": {"models", "algos", "inference", "workers", "replay.fragments", "bench.replay_peers"},
+    "torch": {
+        "models", "algos", "inference", "workers", "replay.fragments", "bench.replay_peers", "bench.conventional",
+    },
 }
 MAX_LINES = 320
 

@@ -79,7 +79,7 @@ def run_trial(config: Path, overrides: Mapping[str, object], seconds: float | No
         if seconds is not None:
             options["run.time_limit_s"] = float(seconds)
         options |= overrides
-        sets = [part for path, value in options.items() for part in ("--set", f"{path}={_toml(value)}")]
+        sets = [part for path, value in options.items() for part in ("--set", f"{path}={as_toml(value)}")]
         command = [sys.executable, "-m", "rltrain", "run", str(config), "--no-dashboard", *sets]
         done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ})
         found = sorted(Path(folder).glob("*/summary.json"))
@@ -89,5 +89,6 @@ def run_trial(config: Path, overrides: Mapping[str, object], seconds: float | No
         return Trial(json.loads(found[0].read_text()))
 
 
-def _toml(value: object) -> str:
+def as_toml(value: object) -> str:
+    """Write an option's value as `--set` takes it."""
     return "none" if value is None else json.dumps(value)
