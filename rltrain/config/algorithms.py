@@ -174,8 +174,11 @@ class Td3Config(ActorCriticReplayOptions, AlgoConfig):
     """Updates of the critics for each one of the actor and the target networks. Unit: updates."""
 
 
-class NullConfig(PolicyGradientOptions, AlgoConfig):
+class NullConfig(AlgoConfig):
     """Learns nothing: for measuring what everything but the learning costs (`rltrain bench roofline`)."""
+
+    source: ClassVar[Literal["fresh"]] = "fresh"
+    policy: ClassVar[Literal["actor_critic"]] = "actor_critic"
 
 
 Chosen = PpoConfig | AppoConfig | DqnConfig | SacConfig | Td3Config | NullConfig

@@ -20,14 +20,11 @@ import numpy as np
 
 from rltrain.config.load import LoadedConfig, to_toml
 from rltrain.config.machine import usable_cores
-from rltrain.config.schema import Config
 from rltrain.fields import EnvSpec
-from rltrain.replay.layout import ReplayLayout
 from rltrain.shm.counters import CounterRow
 from rltrain.telemetry import curves
-from rltrain.telemetry.figures import mebibytes
 from rltrain.telemetry.gpu import GpuMonitor
-from rltrain.telemetry.header import RunHeader
+from rltrain.telemetry.header import RunHeader, notes_of
 from rltrain.telemetry.ledger import Ledger
 from rltrain.telemetry.plain import Display, PlainLines, choose_display
 from rltrain.telemetry.sample import NO_SAMPLE, Sample
@@ -95,7 +92,7 @@ class Monitor:
         self.ledger = Ledger(rows, ring_states, self.gpus, env_steps, updates, overwritten)
         self.header = RunHeader(
             config.run.name, spec.env_id, config.algo.name, config.pipeline.schedule, os.path.relpath(folder),
-            config.run.total_env_steps, config.run.target_return, device, self._notes(spec), config.run.target_window,
+            config.run.total_env_steps, config.run.target_return, device, notes_of(config, spec), config.run.target_window,
             env_steps, config.replay.capacity if config.algo.chosen.source == "replay" else None,
         )
         self.folder = folder
@@ -124,26 +121,6 @@ class Monitor:
                 self.folder / "tensorboard", to_toml(config), config.model_dump(mode="json"),
                 purge_step=purge_step, on_warning=self.warn,
             )
-
-    def _notes(self, spec: EnvSpec) -> tuple[str, ...]:
-        config = self.config
-        actors = int(config.actors.num_actors)
-        lanes = actors * config.actors.groups_per_actor
-        stepping = "its own vector implementation" if spec.is_native else "single envs"
-        num_envs = config.actors.envs_per_group
-        note = (
-            f"{actors} actor{'s' if actors > 1 else ''} x {config.actors.groups_per_actor} groups x "
-            f"{num_envs} env{'s' if num_envs > 1 else ''} ({stepping}), {lanes} lanes; "
-            f"threads: learner {config.learner.num_threads}, others 1"
-        )
-        notes = [note]
-        if config.algo.chosen.source == "replay":
-            notes.append(_replay_note(config, ReplayLayout.of(config, spec, lanes)))
-        if config.pipeline.schedule == "async":
-            notes.append("schedule async: this run is not reproducible")
-        return tuple(notes)
-
-    # -- while the run goes on --------------------------------------------------------------------------------
 
     def tick(self, phase: str = "training", is_learner_exempt: bool = False) -> None:
         """Take a sample and show it; about once a second. The learner's silence may be exempt, see `silence`."""
@@ -308,14 +285,3 @@ class Monitor:
 
 def _in_words(error: Exception) -> str:
     return ": ".join([type(error).__name__, *str(error).splitlines()[:1]])
-
-
-def _replay_note(config: Config, layout: ReplayLayout) -> str:
-    replay = config.replay
-    where = "in a file" if replay.in_file else "in memory"
-    drawn = f"{'prioritized' if replay.prioritized else 'uniform'}, {replay.n_step}-step"
-    updates = "update" if replay.updates_per_env_step == 1 else "updates"
-    return (
-        f"replay: {replay.capacity:,} transitions, {mebibytes(layout.num_bytes)} {where}, {drawn}, "
-        f"{replay.updates_per_env_step:g} {updates} per env step after the first {replay.learning_starts:,}"
-    )
