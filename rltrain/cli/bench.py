@@ -207,6 +207,25 @@ def pipeline(
     return _measure(lambda: PipelineBench(config, parse_overrides(overrides), plan), json_file, html_file)
 
 
+@command.command("ring", short_help="Measure the ring: fragments and bytes between two processes.")
+@_outputs
+def ring(quick: bool, json_file: Path | None, html_file: Path | None) -> int:
+    """Measure the trajectory ring between two processes.
+
+    Fragments without bytes, and fragments of 64 KiB, 256 KiB and 2 MiB beside
+    plain copies of as many bytes, made by two processes at once. Ctrl-C prints
+    what was measured so far.
+
+    \b
+    Example:
+      rltrain bench ring --quick
+      rltrain bench ring --html ring.html
+    """
+    from rltrain.bench.ring import Plan, RingBench
+
+    return _measure(lambda: RingBench(Plan.quick() if quick else Plan()), json_file, html_file, ())
+
+
 @contextlib.contextmanager
 def _progress() -> Iterator[Callable[[float, float, str], None]]:
     """Show what is being done and the time left, on standard error: a bar, or a line now and then."""

@@ -92,8 +92,9 @@ class Monitor:
         self.ledger = Ledger(rows, ring_states, self.gpus, env_steps, updates, overwritten)
         self.header = RunHeader(
             config.run.name, spec.env_id, config.algo.name, config.pipeline.schedule, os.path.relpath(folder),
-            config.run.total_env_steps, config.run.target_return, device, notes_of(config, spec), config.run.target_window,
-            env_steps, config.replay.capacity if config.algo.chosen.source == "replay" else None,
+            config.run.total_env_steps, config.run.target_return, device, notes_of(config, spec),
+            config.run.target_window, env_steps,
+            config.replay.capacity if config.algo.chosen.source == "replay" else None,
         )
         self.folder = folder
         self.endless = spec.env_id if spec.max_episode_steps is None else None

@@ -30,7 +30,7 @@ def rltrain(*arguments: str, cwd: Path = ROOT, options: tuple[str, ...] = ()) ->
     )
 
 
-BENCHES = ("replay", "roofline", "pipeline")
+BENCHES = ("replay", "roofline", "pipeline", "ring")
 
 
 @pytest.mark.parametrize("name", [*COMMANDS, "config show", *(f"bench {name}" for name in BENCHES)])
