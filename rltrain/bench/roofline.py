@@ -121,7 +121,7 @@ class Roofline:
         report = Report(
             f"rltrain bench roofline {self.path}",
             f"medians of {self.plan.turns} turns, (lowest to highest); each stage alone for {self.plan.stage_s:g} s, "
-            f"the pipeline for {self.plan.pipeline_s:g} s; {actors} actors, {cores} cores, learner threads "
+            f"the pipeline for {self.plan.pipeline_s:g} s; actors: {actors}, cores: {cores}, learner threads: "
             f"{config.learner.num_threads}",
             record, [whole, self._stage_table(actors)], [self._chart(actors, rate)],
         )
@@ -153,7 +153,7 @@ class Roofline:
             rows.append((f"policy, batch of {size:,}", [s.inference[size] for s in found]))
         return [
             *rows,
-            (f"update, {self.config.learner.num_threads} threads", [s.update for s in found]),
+            ("update, with the learner's threads", [s.update for s in found]),
             ("update, one thread", [s.update_cpu for s in found]),
             ("gathers and copies", [s.transfer for s in found]),
             ("weight publication", [s.publish for s in found]),
