@@ -147,8 +147,8 @@ class _Bench:
         env, env_cpu = self._env()
         for _ in range(_COLLECT):
             self.loop.collect()
-        one_thread = self._update(1)
-        update = one_thread if threads == 1 else self._update(threads)
+        update = self._update(threads)
+        one_thread = update if threads == 1 else self._update(1)
         torch.set_num_threads(1)
         publish = self._publish()
         return {
@@ -205,7 +205,9 @@ class _Bench:
             yield int(np.count_nonzero(outputs[3]))
 
     def _update(self, num_threads: int) -> float:
-        torch.set_num_threads(num_threads)
+        rows = self.loop.state.rows
+        rows.num_threads = num_threads if rows.num_threads > 1 else 1
+        torch.set_num_threads(1 if rows.num_threads > 1 else num_threads)
         return self._per_call(self.loop.learn) / self.steps_per_batch
 
     def _publish(self) -> float:

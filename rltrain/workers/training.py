@@ -139,6 +139,8 @@ def make_training(
     if config.learner.compile:
         compile_model(model)
     state = TrainState(model.to(device), config, num_envs=num_lanes * config.actors.envs_per_group)
+    if state.rows.num_threads > 1:
+        torch.set_num_threads(1)  # minibatches are shared out instead
     if config.algo.chosen.source == "replay":
         return state, ReplayTraining(config, state, spec, num_lanes)
     return state, FreshTraining(config, state)
