@@ -150,8 +150,8 @@ class LearnerSection(Section):
     device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:[0-9]+)?)$")] = "auto"
     """`auto` (the first CUDA device, else CPU), `cpu`, `cuda`, or `cuda:N`; also used by the inference server."""
     num_threads: Threads | Auto = "auto"
-    """Threads of the learner; on a CPU, large minibatches of ppo and appo are shared out among them. `auto`: usable cores
-    divided by the processes that compute, at least 1."""
+    """Threads of the learner; on a CPU, large minibatches of ppo and appo are shared out among them. `auto`: usable
+    cores divided by the processes that compute, at least 1."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """Arithmetic of forward and backward passes; weights and targets stay float32."""
     compile: bool = False

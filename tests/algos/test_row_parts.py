@@ -53,7 +53,12 @@ def gradient_of(parts: RowParts, obs: dict, action: torch.Tensor) -> tuple[list[
 
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch):
+    """With one torch thread everywhere, as in a learner that shares minibatches out."""
     monkeypatch.setattr(row_parts, "LEAST_WORK", 1)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("kind", KINDS)
