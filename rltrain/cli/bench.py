@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import json
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from rltrain.cli.outputs import check_outputs, output_options, progress, write
+
 if TYPE_CHECKING:
     from rltrain.bench.suite import Suite
 
-SECONDS_PER_LINE = 10
-"""Between two lines of progress where standard error is no terminal."""
 CAPACITIES = (100_000, 1_000_000)
 
 
@@ -31,18 +27,6 @@ def command() -> None:
     """
 
 
-def _outputs(function: Callable[..., int]) -> Callable[..., int]:
-    """The options that every bench has."""
-    options = (
-        click.option("--quick", is_flag=True, help="Short turns: less than a minute where little else runs."),
-        click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
-                     help="Also write every value, and what it was measured on, to this file."),
-        click.option("--html", "html_file", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
-                     help="Also write a page with pictures; needs the extra `report`."),
-    )  # fmt: skip
-    return functools.reduce(lambda decorated, option: option(decorated), reversed(options), function)
-
-
 def _measure(
     make: Callable[[], Suite], json_file: Path | None, html_file: Path | None, packages: tuple[str, ...] = ("torch",)
 ) -> int:
@@ -50,11 +34,11 @@ def _measure(
     from rltrain.bench.record import record
     from rltrain.bench.report import as_json, lines_of
 
-    _check_outputs(json_file, html_file)
+    check_outputs(json_file, html_file)
     said = record(packages)
     is_complete = False
     suite = make()
-    with _progress() as tell:
+    with progress() as tell:
         try:
             suite.run(tell)
             is_complete = True
@@ -66,43 +50,14 @@ def _measure(
         report.notes.append("interrupted: this is what was measured until then")
     click.echo("\n".join(lines_of(report)))
     if json_file is not None:
-        _write(json_file, json.dumps(as_json(report), indent=1))
+        write(json_file, json.dumps(as_json(report), indent=1))
     if html_file is not None:
         from rltrain.bench.page import page_of
 
-        _write(html_file, page_of(report))
+        write(html_file, page_of(report))
     if not is_complete:
         raise KeyboardInterrupt
     return 0
-
-
-def _write(file: Path, text: str) -> None:
-    """Write a result; where that fails, all of it stands on the screen already."""
-    from rltrain.errors import ConfigError
-
-    try:
-        file.write_text(text)
-    except OSError as error:
-        raise ConfigError(f"{str(file)!r} could not be written: {error.strerror}.") from error
-
-
-def _check_outputs(json_file: Path | None, html_file: Path | None) -> None:
-    """Refuse before anything is measured what could not be written afterwards."""
-    from rltrain.errors import ConfigError
-
-    for option, file in (("--json", json_file), ("--html", html_file)):
-        if file is None:
-            continue
-        if not file.absolute().parent.is_dir():
-            raise ConfigError(f"{option} {str(file)!r}: there is no folder {str(file.parent)!r}. Create it first.")
-        try:
-            file.open("a").close()
-        except OSError as error:
-            raise ConfigError(f"{option} {str(file)!r} cannot be written: {error.strerror}.") from error
-    if html_file is not None:
-        from rltrain.bench.page import check_available
-
-        check_available()
 
 
 @command.command("replay", short_help="Measure the replay: inserts, draws, gathers, memory.")
@@ -131,11 +86,11 @@ def replay(quick: bool, capacities: tuple[int, ...], json_file: Path | None) -> 
 
     if quick and capacities:
         raise ConfigError("--quick measures small replays only. Use either --quick or --capacity.")
-    _check_outputs(json_file, None)
+    check_outputs(json_file, None)
     plan = Plan.quick() if quick else Plan.full(capacities or CAPACITIES)
     said = record((*PEERS, "torch"))
     is_complete = False
-    with _progress() as show:
+    with progress() as show:
         bench = ReplayBench(plan, lambda done_s, what: show(done_s, bench.expected_s, what))
         try:
             bench.run()
@@ -146,7 +101,7 @@ def replay(quick: bool, capacities: tuple[int, ...], json_file: Path | None) -> 
     if is_complete and not any(figure.values for figure in bench.figures):
         raise ConfigError("nothing could be measured; the notes above say why.")
     if json_file is not None:
-        _write(json_file, json.dumps(as_json(bench.figures, bench.notes, plan, said, is_complete), indent=1))
+        write(json_file, json.dumps(as_json(bench.figures, bench.notes, plan, said, is_complete), indent=1))
     if not is_complete:
         raise KeyboardInterrupt
     return 0
@@ -160,7 +115,7 @@ _SET = click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VA
 @command.command("roofline", short_help="Measure each stage alone, and how near the pipeline comes to the limit.")
 @_CONFIG
 @_SET
-@_outputs
+@output_options
 def roofline(
     config: Path, overrides: tuple[str, ...], quick: bool, json_file: Path | None, html_file: Path | None
 ) -> int:
@@ -185,7 +140,7 @@ def roofline(
 @command.command("pipeline", short_help="Measure schedules and inference modes beside a conventional loop.")
 @_CONFIG
 @_SET
-@_outputs
+@output_options
 def pipeline(
     config: Path, overrides: tuple[str, ...], quick: bool, json_file: Path | None, html_file: Path | None
 ) -> int:
@@ -208,7 +163,7 @@ def pipeline(
 
 
 @command.command("ring", short_help="Measure the ring: fragments and bytes between two processes.")
-@_outputs
+@output_options
 def ring(quick: bool, json_file: Path | None, html_file: Path | None) -> int:
     """Measure the trajectory ring between two processes.
 
@@ -224,38 +179,3 @@ def ring(quick: bool, json_file: Path | None, html_file: Path | None) -> int:
     from rltrain.bench.ring import Plan, RingBench
 
     return _measure(lambda: RingBench(Plan.quick() if quick else Plan()), json_file, html_file, ())
-
-
-@contextlib.contextmanager
-def _progress() -> Iterator[Callable[[float, float, str], None]]:
-    """Show what is being done and the time left, on standard error: a bar, or a line now and then."""
-    if not sys.stderr.isatty():
-        yield _Lines()
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (BarColumn(20), TimeRemainingColumn(), TextColumn("{task.description}", markup=False))
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("", total=None)
-        yield lambda done_s, expected_s, what: progress.update(
-            task, completed=done_s, total=expected_s, description=what
-        )
-
-
-class _Lines:
-    """A line every few seconds."""
-
-    def __init__(self) -> None:
-        self._began = time.monotonic()
-        self._last = -float(SECONDS_PER_LINE)
-
-    def __call__(self, done_s: float, expected_s: float, what: str) -> None:
-        from rltrain.telemetry.figures import duration
-
-        elapsed = time.monotonic() - self._began
-        if elapsed - self._last < SECONDS_PER_LINE:
-            return
-        self._last = elapsed
-        left_s = (expected_s - done_s) * (elapsed / done_s if done_s else 1)
-        click.echo(f"{what} ({duration(max(0, left_s))} left)", err=True)
