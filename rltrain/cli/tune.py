@@ -36,7 +36,7 @@ def command(
     \b
     Example:
       rltrain tune configs/cartpole.toml
-      rltrain tune my.toml --seconds 300 --set pipeline.schedule=async --max-policy-lag 4
+      rltrain tune my.toml --seconds 300 --max-policy-lag 4
     """
     from rltrain.bench.record import record
     from rltrain.bench.trial import parse_overrides
