@@ -16,7 +16,11 @@ from typing import Any
 
 from rltrain.errors import ConfigError
 
-ENVIRONMENTS: dict[str, str] = {"null": "rltrain.envs.null:make_env"}
+ENVIRONMENTS: dict[str, str] = {
+    "null": "rltrain.envs.null:make_env",
+    "UnevenCartPole": "rltrain.envs.uneven:make_env",
+    "UnevenCartPoleParallel": "rltrain.envs.uneven:make_parallel",
+}
 """Names accepted by `env.id`; the factory takes `env.kwargs` and returns an Env or a VectorEnv."""
 
 MODELS: dict[str, str] = {"null": "rltrain.models.null:make_model"}

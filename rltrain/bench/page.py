@@ -59,7 +59,8 @@ def page_of(report: Report) -> str:
         parts.append(f"<h2>{_safe(table.title)}</h2><div class='table'><table><tr>")
         parts += [f"<th>{_safe(column)}</th>" for column in table.columns]
         parts.append("</tr>")
-        parts += ["<tr>" + "".join(f"<td>{_cell(cell)}</td>" for cell in row) + "</tr>" for row in table.rows]
+        for row in table.rows:
+            parts.append("<tr>" + "".join(f"<td>{_cell(cell, table.shows_spread)}</td>" for cell in row) + "</tr>")
         parts.append("</table></div>")
     if report.notes:
         notes = "".join(f"<li>{_safe(note)}</li>" for note in dict.fromkeys(report.notes))
@@ -71,14 +72,14 @@ def _safe(text: str) -> str:
     return html.escape(str(text))
 
 
-def _cell(cell: Cell) -> str:
+def _cell(cell: Cell, shows_spread: bool) -> str:
     if isinstance(cell, str):
         return _safe(cell)
     if cell.median is None:
         return _safe(cell.note or "-")
     values = cell.values
-    spread = f" <small>{number(min(values))} to {number(max(values))}</small>" if len(values) > 1 else ""
-    return f"{number(cell.median)}{spread} {_safe(cell.note)}".rstrip()
+    spread = f" <small>{number(min(values))} to {number(max(values))}</small>"
+    return f"{number(cell.median)}{spread if shows_spread and len(values) > 1 else ''} {_safe(cell.note)}".rstrip()
 
 
 def _drawn(chart: Chart) -> str:

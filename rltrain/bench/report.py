@@ -24,11 +24,13 @@ class Table:
         title: what was measured, with its unit.
         columns: headings; the first is that of the row labels.
         rows: label, then one cell for each further column.
+        shows_spread: whether figures are shown with their spread, or as medians alone; JSON has all values.
     """
 
     title: str
     columns: tuple[str, ...]
     rows: list[tuple[Cell, ...]] = field(default_factory=list)
+    shows_spread: bool = True
 
 
 @dataclass
@@ -79,7 +81,7 @@ def lines_of(report: Report) -> Iterable[str]:
     for table in report.tables:
         yield ""
         yield table.title
-        rows = [table.columns, *(tuple(map(_text, row)) for row in table.rows)]
+        rows = [table.columns, *(tuple(_text(cell, table.shows_spread) for cell in row) for row in table.rows)]
         widths = [max(len(row[i]) for row in rows) for i in range(len(table.columns))]
         for row in rows:
             cells = [row[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True))]
@@ -98,14 +100,14 @@ def _heading(report: Report) -> Iterable[str]:
     yield report.how
 
 
-def _text(cell: Cell) -> str:
+def _text(cell: Cell, shows_spread: bool) -> str:
     """A figure as its median and spread."""
     if isinstance(cell, str):
         return cell
     if cell.median is None:
         return cell.note or "-"
     text = number(cell.median)
-    if len(cell.values) > 1:
+    if shows_spread and len(cell.values) > 1:
         text += f" ({number(min(cell.values))} to {number(max(cell.values))})"
     return f"{text} {cell.note}".rstrip()
 

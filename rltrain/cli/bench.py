@@ -179,3 +179,66 @@ def ring(quick: bool, json_file: Path | None, html_file: Path | None) -> int:
     from rltrain.bench.ring import Plan, RingBench
 
     return _measure(lambda: RingBench(Plan.quick() if quick else Plan()), json_file, html_file, ())
+
+
+@command.command("batching", short_help="Measure dynamic batching under four loads on the inference server.")
+@click.option("--groups", type=click.IntRange(2, 4096), default=16, show_default=True,
+              help="Env groups, each with one request in flight at most.")
+@click.option("--rows", type=click.IntRange(1, 65_536), default=8, show_default=True, help="Envs of a group.")
+@output_options
+def batching(groups: int, rows: int, quick: bool, json_file: Path | None, html_file: Path | None) -> int:
+    """Measure the inference server and its batches under four loads.
+
+    Env groups that step evenly, or unevenly, and requests that come at a rate of their own, more and fewer than it can
+    answer one by one. Beside each other: one request at a time, batches of one size, dynamic batching with delays of 0
+    to 5 ms, and with a delay that adapts. Requests answered, latency, queue delay, sizes of batches, why they fired,
+    padding.
+
+    \b
+    Example:
+      rltrain bench batching --quick
+      rltrain bench batching --groups 64 --rows 4 --html batching.html
+    """
+    from rltrain.bench.batching import BatchingBench, Plan
+
+    plan = Plan.quick(groups, rows) if quick else Plan(num_groups=groups, rows=rows)
+    return _measure(lambda: BatchingBench(plan), json_file, html_file)
+
+
+@command.command("weights", short_help="Measure how soon new weights are used.")
+@output_options
+def weights(quick: bool, json_file: Path | None, html_file: Path | None) -> int:
+    """Measure the weight board: from the start of publishing to the first action of the new weights.
+
+    Policies of 10 thousand to 10 million parameters, with an inference server that has nothing else to do, and with
+    one that is kept busy by requests.
+
+    \b
+    Example:
+      rltrain bench weights --quick
+      rltrain bench weights --json weights.json
+    """
+    from rltrain.bench.weights import Plan, WeightsBench
+
+    return _measure(lambda: WeightsBench(Plan.quick() if quick else Plan()), json_file, html_file)
+
+
+@command.command("article", short_help="Try a promise: 30 % faster, busier, sooner there.")
+@output_options
+def article(quick: bool, json_file: Path | None, html_file: Path | None) -> int:
+    """Measure rltrain beside a conventional loop: speed, utilisation, time to a return.
+
+    Two scenarios of an article that promises 30 % more speed, 78 % utilisation instead of 45 %, and convergence 1.5
+    times as fast: 2,048 cheap envs, and envs whose steps take 1 to 20 ms. The conventional loop has the same envs,
+    network and update in one process, with as many threads as suit it best. Takes about 20 minutes; Ctrl-C prints what
+    was measured so far.
+
+    \b
+    Example:
+      rltrain bench article --quick
+      rltrain bench article --json article.json --html article.html
+    """
+    from rltrain.bench.article import ArticleBench, Plan
+
+    plan = Plan.quick() if quick else Plan()
+    return _measure(lambda: ArticleBench(plan), json_file, html_file, ("torch", "gymnasium"))

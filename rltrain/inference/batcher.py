@@ -175,8 +175,8 @@ class AdaptiveDelay:
     would have paid has passed since the last arrival.
 
     The return time is measured while the server waits, and only then: requests that came during a batch tell
-    merely that they came. Hence every 64th batch waits as if it paid. The figures in use follow the estimates only
-    when these are off by 25 %, so that the delay does not flutter.
+    merely that they came. Hence every 64th batch, and the first eight, wait for one more as if it paid. The figures in
+    use follow the estimates only when these are off by 25 %, so that the delay does not flutter.
 
     Args:
         settings: `max_queue_delay_us` stays the upper bound.
@@ -212,12 +212,14 @@ class AdaptiveDelay:
     def worth_waiting_us(self, num_requests: int, num_waiting: int, num_live: int, oldest_age_us: float) -> float:
         """Return for how long a further request is worth waiting for, in microseconds; 0 or less: not at all."""
         self._watch(num_waiting, num_live, oldest_age_us)
-        if self.num_batches < WARM_UP_BATCHES:
-            return self.settings.max_queue_delay_us
         saving_us = self.alpha_us / num_requests
         worth_us = saving_us * (num_live - num_waiting)
-        explores = self._num_windows % EXPLORE_EVERY == 0
-        if self.return_us is not None and self.return_us > worth_us and not explores:
+        if num_waiting <= self._first_look[0]:  # nothing has come yet while it waits
+            if self.num_batches < WARM_UP_BATCHES:
+                return self.settings.max_queue_delay_us
+            if self._num_windows % EXPLORE_EVERY == 0:
+                return worth_us - (oldest_age_us - self._last_arrival_us)
+        if self.return_us is not None and self.return_us > worth_us:
             worth_us = saving_us if 2 * self._gap_us(num_waiting) < saving_us else 0.0
         return worth_us - (oldest_age_us - self._last_arrival_us)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 import random
 import timeit
 
@@ -144,6 +145,7 @@ LOADS = {
     "waiting is a loss: few slow requesters": (3, 8, 50.0, 0.5, lambda rng: rng.gammavariate(4, 500)),
     "quick requesters, dear rows": (16, 8, 50.0, 4.0, lambda rng: rng.expovariate(1 / 30)),
     "steady requesters of one speed": (6, 32, 120.0, 0.1, lambda rng: 90.0),
+    "sixteen slow and uneven": (16, 8, 120.0, 0.2, lambda rng: math.exp(rng.uniform(math.log(1e3), math.log(2e4)))),
     "one in eight is slow": (16, 4, 100.0, 0.2, lambda rng: 800.0 if rng.random() < 0.125 else 50.0),
 }
 
@@ -181,9 +183,8 @@ def test_adaptive_delay_measures_returns_only_while_the_server_waits():
     settings = BatcherSettings(10_000, (), 3000, adaptive=True)
     adaptive = AdaptiveDelay(settings)
     assert decide([8], 0, 1, 4, settings, adaptive) == Wait(3000)
-    assert decide([8, 8], 50, 2, 4, settings, adaptive) == Wait(2950)
+    assert isinstance(decide([8, 8], 50, 2, 4, settings, adaptive), Fire), "nothing is known of what a batch costs"
     assert adaptive.return_us == 150  # three were away for 50 us, one came
-    assert decide([8, 8], 3000, 2, 4, settings, adaptive) == Fire(2, "delay")
     decide([8, 8, 8], 60, 3, 4, settings, adaptive)
     assert adaptive.return_us == 150
 
