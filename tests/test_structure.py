@@ -26,7 +26,7 @@ CONFINED = {
     "cffi": {"native"}, "tensorboard": {"telemetry.tensorboard"}, "matplotlib": {"bench.page"},
     "torch": {
         "models", "algos", "inference", "workers", "replay.fragments", "bench.replay_peers", "bench.conventional",
-        "bench.stages",
+        "bench.serving", "bench.stages",
     },
 }
 MAX_LINES = 320

@@ -16,9 +16,11 @@ from typing import Any
 from rltrain.bench.article_report import MANY, UNEVEN, Result, report_of
 from rltrain.bench.conventional import conventional
 from rltrain.bench.figures import alternate
+from rltrain.bench.pipeline import changed, schedule_changes
 from rltrain.bench.report import Report
 from rltrain.bench.suite import Progress, Tell
-from rltrain.bench.trial import BOOT_S, ENDLESS, Trial, run_trial
+from rltrain.bench.trial import BOOT_S, ENDLESS, Trial, as_options, run_trial
+from rltrain.config.load import load
 from rltrain.config.machine import usable_cores
 
 ARTICLE_ENVS = 2048
@@ -131,9 +133,10 @@ class ArticleBench:
                 ("one by one", {}), ("parallel envs", {"env.id": "UnevenCartPoleParallel"}),
             ) for threads in self.plan.thread_counts
         ]  # fmt: skip
+        whole_batches = {"learner.min_batch_fragments": n, "learner.max_batch_fragments": n}
         return loops + [
-            Result(UNEVEN, f"rltrain, {schedule}", options | {"pipeline.schedule": schedule}, num_envs=n)
-            for schedule in ("sync", "overlap", "async")
+            Result(UNEVEN, f"rltrain, {schedule}", options | {"pipeline.schedule": schedule} | more, num_envs=n)
+            for schedule, more in (("sync", {}), ("overlap", {}), ("async", whole_batches))
         ]
 
     @property
@@ -200,7 +203,11 @@ class ArticleBench:
         self.epochs = min(MOST_EPOCHS, max(1, round(PILOT_EPOCHS * sampling / update)))
 
     def _options(self, result: Result) -> Mapping[str, object]:
-        return dict(result.options) | ({"algo.ppo.epochs": self.epochs} if result.scene == UNEVEN else {})
+        options = dict(result.options) | ({"algo.ppo.epochs": self.epochs} if result.scene == UNEVEN else {})
+        if options.get("pipeline.schedule") != "async":
+            return options
+        config = load(self._configs[result.scene], as_options(options)[1::2]).config
+        return changed(options, schedule_changes(config, "async"))
 
     def _speed_of(self, result: Result, progress: Progress) -> Callable[[], float]:
         def measure() -> float:

@@ -17,12 +17,13 @@ from rltrain.bench.partner import note_on_cores
 from rltrain.bench.report import Cell, Chart, Report, Table
 from rltrain.bench.serving import Policy, Served, Serving
 from rltrain.bench.suite import Progress, Tell
+from rltrain.config.resolve import ADAPTIVE_DELAY_US
 from rltrain.shm.counters import BIN_EDGES, FIRE_REASONS, quantile
 
 ADAPTIVE = "adaptive"
 ADAPTIVE_BAR = 0.95
-BOUND_US = 5000.0
-"""Longest wait of `adaptive`, and of the way that waits for batches of one size."""
+BOUND_US = float(ADAPTIVE_DELAY_US)
+"""Longest wait of `adaptive`, as in a run that says nothing else, and of the way that waits for batches of one size."""
 DELAYS_US = (0.0, 200.0, 1000.0, 5000.0)
 _BOOT_S = 5.0
 _QUANTILES = (0.5, 0.95, 0.99)

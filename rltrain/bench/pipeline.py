@@ -104,9 +104,7 @@ class PipelineBench:
     def _own_sides(self) -> list[_Side]:
         sides = []
         for schedule in SCHEDULES:
-            changes = _changes(self.config, schedule)
-            if changes is None:
-                continue
+            changes = schedule_changes(self.config, schedule)
             for inference in ("server", "local"):
                 mode: dict[str, object] = {**changes, "pipeline.inference": inference}
                 if inference == "local":
@@ -120,7 +118,7 @@ class PipelineBench:
         return sides
 
     def _own(self, label: str, changes: Mapping[str, object]) -> _Side:
-        options = {path: value for path, value in self.overrides.items() if _fits(path, changes)} | dict(changes)
+        options = changed(self.overrides, changes)
 
         def measure(seconds: float) -> dict[str, float | None]:
             trial = run_trial(self.path, options, seconds)
@@ -190,8 +188,8 @@ def _busy(trial: Trial) -> float:
     return min(1.0, trial.share("learner", "update") + server)
 
 
-def _changes(config: Config, schedule: str) -> dict[str, object] | None:
-    """What a schedule asks for; `async` trains on-policy algorithms with V-trace, on the same passes."""
+def schedule_changes(config: Config, schedule: str) -> dict[str, object]:
+    """Return what a schedule asks for; `async` trains on-policy algorithms with V-trace, on the same passes."""
     changes: dict[str, object] = {"pipeline.schedule": schedule}
     chosen = config.algo.chosen
     if schedule == "async" and isinstance(chosen, PpoConfig):
@@ -204,6 +202,7 @@ def _changes(config: Config, schedule: str) -> dict[str, object] | None:
     return changes
 
 
-def _fits(path: str, changes: Mapping[str, object]) -> bool:
-    """Whether an override still has a meaning: those of another algorithm have none."""
-    return not (path.startswith("algo.") and "algo.name" in changes)
+def changed(overrides: Mapping[str, object], changes: Mapping[str, object]) -> dict[str, object]:
+    """Return overrides with changes over them, without those of an algorithm that is no longer the one."""
+    kept = {p: v for p, v in overrides.items() if not (p.startswith("algo.") and "algo.name" in changes)}
+    return {**kept, **changes}

@@ -11,18 +11,20 @@ import contextlib
 import ctypes
 import gc
 import os
-import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import psutil
 
 from rltrain.bench.replay_peers import PEERS, Peer
+from rltrain.bench.replay_report import BYTES, GATHER, INSERT, PAIR, report_of
 from rltrain.bench.replay_sides import Case, NumpyLimit, Rltrain, Side, Transitions, layout_of
+from rltrain.bench.report import Report
+from rltrain.bench.suite import Tell
 from rltrain.config.machine import usable_cores
 
-INSERT, PAIR, GATHER, BYTES = "inserts/s", "pairs/s", "gathers/s", "bytes per transition"
 SPARE_MEMORY = 0.9
 """Of what is available, the part that a replay may take."""
 GUESSED_OWN_INSERTS = 4e9
@@ -75,7 +77,7 @@ def frames(capacity: int) -> Case:
 
 
 @dataclass(frozen=True)
-class Figure:
+class Measurement:
     """What one side did in one round.
 
     Args:
@@ -98,22 +100,17 @@ class Figure:
     cpu_values: list[float] = field(default_factory=list)
 
 
-def median(values: list[float]) -> float:
-    """Return the middle one."""
-    return statistics.median(values)
-
-
 class ReplayBench:
-    """Measures a plan; `figures` and `notes` hold what is there so far, also when it was interrupted.
+    """Measures a plan; `measured` and `notes` hold what is there so far, also when it was interrupted.
 
     Args:
         plan: what to measure.
-        tell: called with (seconds of the expected time that are done, what is being done).
     """
 
-    def __init__(self, plan: Plan, tell: Callable[[float, str], None]):
-        self.plan, self._tell = plan, tell
-        self.figures: list[Figure] = []
+    def __init__(self, plan: Plan):
+        self.plan = plan
+        self._tell: Tell = lambda *_: None
+        self.measured: list[Measurement] = []
         self.notes: list[str] = []
         """What was left out, and why."""
         load, cores = os.getloadavg()[0], usable_cores()
@@ -145,10 +142,15 @@ class ReplayBench:
     def _peer_fill_s(self, peer: Peer, case: Case) -> float:
         return GUESSED_START_S + case.capacity / peer.guessed_inserts_per_s(case.obs_bytes)
 
-    def run(self) -> None:
+    def run(self, tell: Tell) -> None:
         """Measure everything."""
+        self._tell = tell
         for case in self.plan.cases:
             self._measure(case)
+
+    def report(self, record: dict[str, Any]) -> Report:
+        """Return what is there so far."""
+        return report_of(self.measured, self.notes, self.plan, record)
 
     def _measure(self, case: Case) -> None:
         needed = layout_of(case).num_bytes
@@ -161,7 +163,7 @@ class ReplayBench:
         _fill(own, case.capacity)
         self._add_bytes(case, own.label, None, before)
         computed = own.layout.num_bytes / own.layout.num_items
-        self.figures.append(Figure(case, BYTES, None, f"{own.label}, computed", None, [computed]))
+        self.measured.append(Measurement(case, BYTES, None, f"{own.label}, computed", None, [computed]))
         limit = NumpyLimit(transitions)
         self._advance(self._own_fill_s(case))
         rounds = 0
@@ -177,7 +179,7 @@ class ReplayBench:
     ) -> bool:
         """Measure a library's round. A failure of its own is noted, and other libraries go on."""
         self._say(f"{case}: filling {peer.label}")
-        first = len(self.figures)
+        first = len(self.measured)
         try:
             _fill(peer.make(Transitions(replace(case, capacity=FIRST_CAPACITY))), FIRST_CAPACITY)
             before = _resident_bytes()
@@ -188,7 +190,7 @@ class ReplayBench:
             self._say(f"{case}: {peer.label}")
             self._alternate(case, own, limit, side)
         except Exception as error:  # whatever another library raises
-            del self.figures[first:]
+            del self.measured[first:]
             reason = (str(error).splitlines() or [type(error).__name__])[0]
             self.notes.append(f"{peer.label} cannot be measured: {type(error).__name__}: {reason}")
             self._peers = [other for other in self._peers if other is not peer]
@@ -207,15 +209,16 @@ class ReplayBench:
         return False
 
     def _add_bytes(self, case: Case, label: str, beside: str | None, before: int) -> None:
-        self.figures.append(Figure(case, BYTES, None, label, beside, [(_resident_bytes() - before) / case.capacity]))
+        each = (_resident_bytes() - before) / case.capacity
+        self.measured.append(Measurement(case, BYTES, None, label, beside, [each]))
 
     def _alternate(self, case: Case, own: Rltrain, limit: NumpyLimit, peer: Side | None) -> None:
         """Take turns."""
         beside = None if peer is None else peer.label
-        turns: list[tuple[Figure, Callable[[], int]]] = []
+        turns: list[tuple[Measurement, Callable[[], int]]] = []
         for what, batch_size, label, call in self._calls(own, limit, peer):
-            figure = Figure(case, what, batch_size, label, beside)
-            self.figures.append(figure)
+            figure = Measurement(case, what, batch_size, label, beside)
+            self.measured.append(figure)
             turns.append((figure, call))
         for _ in range(self.plan.repeats):
             for figure, call in turns:
@@ -239,11 +242,11 @@ class ReplayBench:
 
     def _advance(self, seconds: float) -> None:
         self._done_s += seconds
-        self._tell(self._done_s, self._what)
+        self._tell(self._done_s, self.expected_s, self._what)
 
     def _say(self, what: str) -> None:
         self._what = what
-        self._tell(self._done_s, what)
+        self._tell(self._done_s, self.expected_s, what)
 
 
 def _once(call: Callable[[int], None], batch_size: int) -> Callable[[], int]:

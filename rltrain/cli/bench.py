@@ -33,6 +33,7 @@ def _measure(
     """Run a bench with a progress bar and say what came out, also after Ctrl-C."""
     from rltrain.bench.record import record
     from rltrain.bench.report import as_json, lines_of
+    from rltrain.errors import ConfigError
 
     check_outputs(json_file, html_file)
     said = record(packages)
@@ -49,6 +50,8 @@ def _measure(
         report.is_complete = False
         report.notes.append("interrupted: this is what was measured until then")
     click.echo("\n".join(lines_of(report)))
+    if is_complete and not any(table.rows for table in report.tables):
+        raise ConfigError("nothing could be measured; the notes above say why.")
     if json_file is not None:
         write(json_file, json.dumps(as_json(report), indent=1))
     if html_file is not None:
@@ -61,50 +64,29 @@ def _measure(
 
 
 @command.command("replay", short_help="Measure the replay: inserts, draws, gathers, memory.")
-@click.option("--quick", is_flag=True, help="Small replays, short turns: less than a minute where little else runs.")
 @click.option("--capacity", "capacities", type=click.IntRange(min=10_000), multiple=True, metavar="N",
               help="Transitions; may be given several times. Default: 100000 and 1000000.")
-@click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
-              help="Also write every value, and what it was measured on, to this file.")
-def replay(quick: bool, capacities: tuple[int, ...], json_file: Path | None) -> int:
+@output_options
+def replay(quick: bool, capacities: tuple[int, ...], json_file: Path | None, html_file: Path | None) -> int:
     """Measure prioritized replay: transitions put in, batches drawn with their update, memory.
 
     Observations are 8 float32, and stacks of 4 frames of 84 x 84 bytes. Of cpprb, torchrl, tianshou and
     stable-baselines3, those that are installed are measured in turn with rltrain, in the same process. What needs more
-    memory than there is, is left out and named. Ctrl-C prints what was measured so far.
+    memory than there is, is left out and named. --quick measures small replays. Ctrl-C prints what was measured so far.
 
     \b
     Example:
       rltrain bench replay --quick
       rltrain bench replay --capacity 10000000 --json replay.json
     """
-    from rltrain.bench.record import record
     from rltrain.bench.replay import Plan, ReplayBench
     from rltrain.bench.replay_peers import PEERS
-    from rltrain.bench.replay_table import as_json, lines_of
     from rltrain.errors import ConfigError
 
     if quick and capacities:
         raise ConfigError("--quick measures small replays only. Use either --quick or --capacity.")
-    check_outputs(json_file, None)
     plan = Plan.quick() if quick else Plan.full(capacities or CAPACITIES)
-    said = record((*PEERS, "torch"))
-    is_complete = False
-    with progress() as show:
-        bench = ReplayBench(plan, lambda done_s, what: show(done_s, bench.expected_s, what))
-        try:
-            bench.run()
-            is_complete = True
-        except KeyboardInterrupt:
-            bench.notes.append("interrupted: this is what was measured until then")
-    click.echo("\n".join(lines_of(bench.figures, bench.notes, plan, said)))
-    if is_complete and not any(figure.values for figure in bench.figures):
-        raise ConfigError("nothing could be measured; the notes above say why.")
-    if json_file is not None:
-        write(json_file, json.dumps(as_json(bench.figures, bench.notes, plan, said, is_complete), indent=1))
-    if not is_complete:
-        raise KeyboardInterrupt
-    return 0
+    return _measure(lambda: ReplayBench(plan), json_file, html_file, (*PEERS, "torch"))
 
 
 _CONFIG = click.argument("config", type=click.Path(path_type=Path, dir_okay=False))

@@ -17,14 +17,17 @@ from rltrain.config.source import Source
 from rltrain.config.validate import config_from_dict, show
 from rltrain.registry import MODELS, refusal
 
-Number = TypeVar("Number", int, float)
+Number = TypeVar("Number", int, float, bool)
 BUILT_IN_MODELS = ("auto", "mlp", "nature_cnn", "impala_cnn")
 MAX_AUTO_ACTORS = 32
 LARGEST_RING_ROWS = 10**8
 FACTORY = re.compile(r"[^\s:.]+(\.[^\s:.]+)*:[^\s:]+")
 """`module:factory`, or `module:Name-v0` of a module that registers the name."""
+ADAPTIVE_DELAY_US = 5000
+"""Bound of an adaptive delay: long beside a forward pass, short beside the time in which anybody would notice."""
 AUTO_IF_UNUSED = (
-    "pipeline.max_batch_size", "learner.min_batch_fragments", "learner.max_batch_fragments",
+    "pipeline.max_batch_size", "pipeline.max_queue_delay_us", "pipeline.adaptive",
+    "learner.min_batch_fragments", "learner.max_batch_fragments",
     "replay.updates_per_env_step",
 )
 BATCHER_OPTIONS = ("max_batch_size", "preferred_batch_sizes", "max_queue_delay_us", "adaptive")
@@ -44,12 +47,18 @@ def derive(config: Config) -> dict[str, Any]:
     num_actors = _or(actors.num_actors, min(max(cores - 1, 1), MAX_AUTO_ACTORS))
     lanes = num_actors * actors.groups_per_actor
     computing = num_actors + (2 if pipeline.inference == "server" else 1)
+    is_adaptive = _or(
+        pipeline.adaptive,
+        pipeline.schedule == "async" and pipeline.inference == "server" and pipeline.max_queue_delay_us != 0,
+    )
     most = _or(learner.max_batch_fragments, max(lanes, _or(learner.min_batch_fragments, 1)))
     values: dict[str, Any] = {
         "run.code_dir": str(Path.cwd()) if config.run.code_dir == "auto" else config.run.code_dir,
         "actors.num_actors": num_actors,
         "pipeline.num_slots": _or(pipeline.num_slots, 3 * lanes),
         "pipeline.max_batch_size": _or(pipeline.max_batch_size, lanes * actors.envs_per_group),
+        "pipeline.adaptive": is_adaptive,
+        "pipeline.max_queue_delay_us": _or(pipeline.max_queue_delay_us, ADAPTIVE_DELAY_US if is_adaptive else 0),
         "learner.num_threads": _or(learner.num_threads, max(1, cores // computing)),
         "learner.min_batch_fragments": _or(learner.min_batch_fragments, min(max(1, lanes // 2), most)),
         "learner.max_batch_fragments": most,
@@ -141,7 +150,7 @@ def unused(config: Config, source: Source) -> list[str]:
             "algo.sac.learn_temperature is false",
         ),
         (
-            config.pipeline.max_queue_delay_us == 0,
+            config.pipeline.max_queue_delay_us == 0 and config.pipeline.adaptive is True,
             ["pipeline.adaptive"],
             "pipeline.max_queue_delay_us = 0 leaves no wait to shorten",
         ),

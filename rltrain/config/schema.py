@@ -116,11 +116,12 @@ class PipelineSection(Section):
     """Largest number of rows in one inference batch. `auto`: the rows of all groups together."""
     preferred_batch_sizes: tuple[Rows, ...] = ()
     """Batch sizes in rows that fire at once when reached, as in Triton; empty means none."""
-    max_queue_delay_us: Annotated[int, Field(ge=0, le=1_000_000)] = 0
-    """Longest wait of the oldest request for a fuller batch; 0 fires as soon as the device is free. Unit:
-    microseconds."""
-    adaptive: bool = False
-    """Shorten the wait where the measured arrival rate says that waiting does not pay; `async` only."""
+    max_queue_delay_us: Annotated[int, Field(ge=0, le=1_000_000)] | Auto = "auto"
+    """Longest wait of the oldest request for a fuller batch; 0 fires as soon as the device is free. `auto`: 5000 where
+    `adaptive` shortens it, else 0. Unit: microseconds."""
+    adaptive: bool | Auto = "auto"
+    """Shorten the wait where the measured arrival rate says that waiting does not pay; `async` only. `auto`: true in
+    `async` with a server, unless `max_queue_delay_us` is 0."""
 
 
 class ModelSection(Section):

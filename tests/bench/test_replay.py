@@ -16,12 +16,14 @@ import numpy as np
 import psutil
 import pytest
 
-from rltrain.bench import replay, replay_table
-from rltrain.bench.record import record
-from rltrain.bench.replay import BYTES, GATHER, INSERT, PAIR, Figure, Plan, ReplayBench
+from rltrain.bench import replay, replay_report
+from rltrain.bench.replay import Measurement, Plan, ReplayBench
 from rltrain.bench.replay_peers import PEERS, Peer
+from rltrain.bench.replay_report import BYTES, GATHER, INSERT, PAIR
 from rltrain.bench.replay_sides import Case, NumpyLimit, Rltrain, T, Transitions
+from rltrain.bench.report import lines_of
 from rltrain.cli.app import run_app
+from tests.bench.records import RECORD
 
 ROOT = Path(__file__).parents[2]
 VECTOR = Case((3,), "float32", 1, 2048)
@@ -58,14 +60,13 @@ def other(monkeypatch):
 
 
 def measured(plan, told=None):
-    bench = ReplayBench(plan, lambda done_s, what: told is None or told.append((done_s, what)))
-    bench.run()
+    bench = ReplayBench(plan)
+    bench.run(lambda *said: told is None or told.append(said))
     return bench
 
 
 def text_of(bench):
-    lines = replay_table.lines_of(bench.figures, bench.notes, bench.plan, record(("cpprb",)))
-    return "\n".join(lines)
+    return "\n".join(lines_of(bench.report(RECORD)))
 
 
 @pytest.mark.parametrize("case", [VECTOR, FRAMES], ids=["vector", "frames"])
@@ -112,36 +113,37 @@ def test_bench_without_others_measures_everything_of_each_case():
     expected |= {(what, size, own) for what in (PAIR, GATHER) for size in (4, 16)}
     expected |= {(GATHER, size, limit) for size in (4, 16)}
     for case in SMALL.cases:
-        assert {(f.what, f.batch_size, f.side) for f in bench.figures if f.case == case} == expected
-    assert all(len(f.values) == (1 if f.what == BYTES else 2) for f in bench.figures)
-    assert all(len(f.cpu_values) == (0 if f.what == BYTES else 2) for f in bench.figures)
-    assert all(value > 0 for f in bench.figures if f.what != BYTES for value in (*f.values, *f.cpu_values))
+        assert {(f.what, f.batch_size, f.side) for f in bench.measured if f.case == case} == expected
+    assert all(len(f.values) == (1 if f.what == BYTES else 2) for f in bench.measured)
+    assert all(len(f.cpu_values) == (0 if f.what == BYTES else 2) for f in bench.measured)
+    assert all(value > 0 for f in bench.measured if f.what != BYTES for value in (*f.values, *f.cpu_values))
     assert bench.notes == [] or "busy" in bench.notes[0]
-    assert told[-1][0] == pytest.approx(bench.expected_s)
+    assert told[-1][:2] == pytest.approx((bench.expected_s, bench.expected_s))
 
 
 def test_other_library_is_measured_in_turn_and_compared_with_its_own_round(other):
     bench = measured(dataclasses.replace(SMALL, cases=(VECTOR,), peers=("json",)))
-    assert {f.beside for f in bench.figures if f.what in (INSERT, PAIR)} == {"other 1.0"}
-    assert [f.what for f in bench.figures if f.side == "other 1.0"] == [BYTES, INSERT, PAIR, PAIR]
+    assert {f.beside for f in bench.measured if f.what in (INSERT, PAIR)} == {"other 1.0"}
+    assert [f.what for f in bench.measured if f.side == "other 1.0"] == [BYTES, INSERT, PAIR, PAIR]
     text = text_of(bench)
-    assert re.search(r"^    other 1\.0 +[\d,]+  \([\d,]+ to [\d,]+\) +rltrain [\d.]+ x \([\d.]+ x\)$", text, re.M), text
-    assert re.search(r"^    rltrain +[\d,]+  \([\d,]+ to [\d,]+\) +\d+% \(\d+%\) of numpy's gather$", text, re.M), text
+    figure = r"[\d.,e+-]+ \([\d.,e+-]+ to [\d.,e+-]+\)"
+    assert len(re.findall(rf"^  other 1\.0 +{figure} +{figure} +{figure}", text, re.M)) == 3, text
+    assert len(re.findall(rf"^  rltrain +{figure} +- +- +{figure} +{figure}$", text, re.M)) == 2, text
 
 
 def test_other_library_that_fails_is_named_and_leaves_no_figure(other):
     other.num_good = 3
     bench = measured(dataclasses.replace(SMALL, peers=("json",)))
     assert "json cannot be measured: ValueError: it broke" in bench.notes
-    assert {f.side for f in bench.figures} == {"rltrain", "rltrain, computed", "numpy's gather alone"}
-    assert {f.case for f in bench.figures if f.what == PAIR} == set(SMALL.cases)
+    assert {f.side for f in bench.measured} == {"rltrain", "rltrain, computed", "numpy's gather alone"}
+    assert {f.case for f in bench.measured if f.what == PAIR} == set(SMALL.cases)
 
 
 def test_library_that_is_not_installed_is_named(monkeypatch):
     monkeypatch.setattr(replay, "PEERS", {"not-there": Peer("not-there", "not_there_at_all", Other, 1, lambda _: 1.0)})
     bench = measured(dataclasses.replace(SMALL, cases=(VECTOR,), peers=("not-there",)))
     assert "not installed: not-there (pip install -c tools/constraints.txt not-there)" in bench.notes
-    assert "other 1.0" not in {f.side for f in bench.figures}
+    assert "other 1.0" not in {f.side for f in bench.measured}
 
 
 def test_what_does_not_fit_is_left_out_and_named(monkeypatch, other):
@@ -149,21 +151,24 @@ def test_what_does_not_fit_is_left_out_and_named(monkeypatch, other):
     available = psutil.virtual_memory()._replace(available=needed)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: available)
     bench = measured(dataclasses.replace(SMALL, cases=(VECTOR,), peers=("json",)))
-    assert bench.figures == []
+    assert bench.measured == []
     assert any("no rltrain, which needs 0.0 GiB; 0.0 GiB are available" in note for note in bench.notes)
 
 
-def test_ratio_is_of_medians_of_the_same_round():
+def test_ratio_is_turn_by_turn_in_the_same_round():
     block = [
-        Figure(VECTOR, PAIR, 4, "rltrain", "a", [10, 30, 20], [60]), Figure(VECTOR, PAIR, 4, "a", "a", [5, 1, 9], [20]),
-        Figure(VECTOR, PAIR, 4, "rltrain", "b", [300, 100, 200], [90]), Figure(VECTOR, PAIR, 4, "b", "b", [20], [10]),
+        Measurement(VECTOR, PAIR, 4, "rltrain", "a", [10, 30, 20], [60]),
+        Measurement(VECTOR, PAIR, 4, "a", "a", [5, 1, 4], [20]),
+        Measurement(VECTOR, PAIR, 4, "rltrain", "b", [300, 100, 200], [90]),
+        Measurement(VECTOR, PAIR, 4, "b", "b", [20, 10, 40], [10]),
     ]
-    assert replay_table.ratio_to_own("a", block) == 4
-    assert replay_table.ratio_to_own("b", block) == 10
-    assert [replay_table.ratio_to_own(label, block, by_cpu=True) for label in "ab"] == [3, 9]
-    limit = Figure(VECTOR, GATHER, 4, "numpy's gather alone", "a", [130], [25])
-    assert replay_table.share_of_limit([*block, limit], 4) == 0.5
-    assert replay_table.share_of_limit([*block, limit], 4, by_cpu=True) == 3
+    assert replay_report.ratio_to_own("a", block).values == [2, 30, 5]
+    assert replay_report.ratio_to_own("b", block).values == [15, 10, 5]
+    assert replay_report.ratio_to_own("rltrain", block).values == []
+    assert [replay_report.ratio_to_own(label, block, by_cpu=True).values for label in "ab"] == [[3], [9]]
+    limit = Measurement(VECTOR, GATHER, 4, "numpy's gather alone", "a", [20, 60, 10], [25])
+    assert replay_report.share_of_limit([*block, limit], 4).values == [0.5, 0.5, 2]
+    assert replay_report.share_of_limit([*block, limit], 4, by_cpu=True).values == [2.4]
 
 
 def test_interrupted_bench_prints_and_writes_what_there_is(other, monkeypatch, capsys, tmp_path):
@@ -174,10 +179,10 @@ def test_interrupted_bench_prints_and_writes_what_there_is(other, monkeypatch, c
         run_app(["bench", "replay", "--quick", "--json", str(tmp_path / "out.json")])
     said = capsys.readouterr().out
     assert "interrupted: this is what was measured until then" in said
-    assert f"  {INSERT}" in said
+    assert f": {INSERT}: transitions put into" in said
     written = json.loads((tmp_path / "out.json").read_text())
     assert written["is_complete"] is False
-    assert {figure["what"] for figure in written["figures"]} >= {INSERT, BYTES}
+    assert {table["columns"][1] for table in written["tables"]} >= {INSERT, BYTES}
 
 
 def test_complete_bench_writes_every_value_and_what_it_was_measured_on(monkeypatch, capsys, tmp_path):
@@ -187,7 +192,9 @@ def test_complete_bench_writes_every_value_and_what_it_was_measured_on(monkeypat
     written = json.loads((tmp_path / "out.json").read_text())
     assert written["is_complete"] is True
     assert {"time", "command", "commit", "cpu", "usable_cores", "memory_bytes", "versions"} <= set(written["record"])
-    for figure in written["figures"]:
+    figures = [row[1] for table in written["tables"] for row in table["rows"]]
+    assert len(figures) == 18
+    for figure in figures:
         assert figure["lowest"] <= figure["median"] <= figure["highest"]
         assert min(figure["values"]) == figure["lowest"]
 

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from rltrain.bench.pipeline import PipelineBench, _best, _busy, _changes
+from rltrain.bench.pipeline import PipelineBench, _best, _busy, schedule_changes
 from rltrain.bench.pipeline import Plan as PipelinePlan
 from rltrain.bench.report import lines_of
 from rltrain.bench.roofline import Plan, Roofline
@@ -122,7 +122,7 @@ def test_pipeline_ratios_are_to_the_best_of_the_baselines():
 
 def test_async_side_trains_on_the_same_passes_with_minibatches_that_fit():
     config = load(ROOT / "configs/halfcheetah.toml").config
-    changes = _changes(config, "async")
+    changes = schedule_changes(config, "async")
     assert (changes["algo.name"], changes["algo.appo.epochs"]) == ("appo", 10)
     texts = [f"{path}={value!r}".replace("'", '"').replace("None", '"none"').replace("True", "true").replace(
         "False", "false") for path, value in changes.items()]

@@ -281,3 +281,22 @@ def test_load_infinity_and_nan_are_kept_in_kwargs_and_refused_elsewhere(tmp_path
         assert kwargs["z"] != kwargs["z"]
     for option in ("run.target_return=inf", "algo.ppo.discount=nan", "supervision.boot_timeout_s=inf"):
         problems_of(path, option)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ([], (False, 0)),
+        (["pipeline.max_queue_delay_us=300"], (False, 300)),
+        (["pipeline.schedule=async"], (True, 5000)),
+        (["pipeline.schedule=async", "pipeline.max_queue_delay_us=300"], (True, 300)),
+        (["pipeline.schedule=async", "pipeline.max_queue_delay_us=0"], (False, 0)),
+        (["pipeline.schedule=async", "pipeline.adaptive=false"], (False, 0)),
+        (["pipeline.schedule=async", "pipeline.inference=local"], (False, 0)),
+    ],
+)
+def test_delay_adapts_in_async_unless_said_otherwise(tmp_path, options, expected):
+    loaded = load(write(tmp_path, ""), options)
+    pipeline = loaded.config.pipeline
+    assert (pipeline.adaptive, pipeline.max_queue_delay_us) == expected
+    assert loaded.adjustments == []

@@ -1,0 +1,165 @@
+"""`rltrain bench batching` and `weights` in small: loads, what is compared, what a real server answers."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from rltrain.bench import loads
+from rltrain.bench.batching import ADAPTIVE, BatchingBench, Plan, best_static, ways
+from rltrain.bench.figures import Figure
+from rltrain.bench.loads import Answers, Closed, Open, StallError
+from rltrain.bench.page import page_of
+from rltrain.bench.report import as_json, lines_of
+from rltrain.bench.serving import Policy, Serving, spec
+from rltrain.bench.weights import Plan as WeightsPlan
+from rltrain.bench.weights import WeightsBench
+from rltrain.fields import FragmentSchema
+from rltrain.inference.batcher import BatcherSettings
+from rltrain.shm.arena import Arena, ArenaLayout
+from rltrain.shm.mailbox import Mailboxes
+from tests.bench.records import RECORD
+
+NUM_LANES = 4
+
+
+@pytest.fixture
+def mailboxes():
+    """Mailboxes that a thread answers, one request after the other, each after about 2 ms; and what it answered."""
+    layout = ArenaLayout.plan(FragmentSchema.for_env(spec(), 2, 1), NUM_LANES, 1, NUM_LANES, 8, 0, ("inference",))
+    arena = Arena.create(layout)
+    server, ends, answered = Mailboxes(arena), threading.Event(), []
+
+    def serve():
+        while not ends.is_set():
+            pending = server.pending()
+            if len(pending.lane):
+                lane = int(pending.lane[0])
+                answered.append((lane, int(pending.slot[0])))
+                time.sleep(2e-3)
+                server.reply(np.array([lane]), 7)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    yield Mailboxes(arena), answered
+    ends.set()
+    thread.join(20)
+    arena.close()
+
+
+def test_closed_load_asks_on_every_lane_and_leaves_nothing_open(mailboxes):
+    asked, answered = mailboxes
+    answers = Closed(1000, 1000).run(asked, 0.3, lambda: None)
+    assert {lane for lane, _ in answered} == set(range(NUM_LANES))
+    assert all(lane == slot for lane, slot in answered), "slot i is lane i's"
+    assert len(answers.latencies_us) + answers.num_late == len(answered)
+    assert min(answers.latencies_us) >= 2000
+    assert answers.requests_per_s == pytest.approx(len(answers.latencies_us) / answers.seconds)
+
+
+def test_open_load_counts_latency_from_the_moment_a_request_was_due(mailboxes):
+    asked, answered = mailboxes
+    answers = Open(2000).run(asked, 0.4, lambda: None)
+    # at most 500 a second are answered, 2,000 arrive: those at the end have waited for most of the time
+    assert answers.requests_per_s < 600
+    assert answers.latency_us(0.99) > 1e5
+    assert answers.num_late > 200
+    assert len(answered) >= len(answers.latencies_us)
+
+
+def test_open_load_below_the_servers_speed_is_answered_as_it_comes(mailboxes):
+    answers = Open(40).run(mailboxes[0], 0.5, lambda: None)
+    assert 5 <= len(answers.latencies_us) <= 60
+    assert answers.latency_us(0.5) < 1e5
+
+
+def test_load_without_answers_gives_up_and_asks_whether_the_server_lives(monkeypatch):
+    layout = ArenaLayout.plan(FragmentSchema.for_env(spec(), 2, 1), 1, 1, 1, 8, 0, ("inference",))
+    arena = Arena.create(layout)
+    monkeypatch.setattr(loads, "STALL_S", 1.1)
+    checks = []
+    with pytest.raises(StallError, match=r"did not answer for 1\.1 s"):
+        Closed(0, 0).run(Mailboxes(arena), 10, lambda: checks.append(1))
+    arena.close()
+    assert checks
+
+
+def test_latency_without_answers_is_not_a_number():
+    assert np.isnan(Answers().latency_us(0.5))
+    assert Answers().requests_per_s == 0
+
+
+@pytest.mark.parametrize(("groups", "rows"), [(2, 1), (16, 8), (5, 3)])
+def test_every_way_to_batch_is_one_that_the_server_takes(groups, rows):
+    for batcher in ways(groups, rows).values():
+        assert rows <= BatcherSettings(**batcher).max_batch_size <= groups * rows
+
+
+def test_adaptive_is_held_against_the_best_of_the_others_by_what_counts_under_the_load():
+    bench = BatchingBench(Plan())
+    heavy, light = bench.scenes[2], bench.scenes[3]
+    labels = list(heavy.sides)
+    for i, label in enumerate(labels):
+        heavy.sides[label].rate.values.append(100.0 + i)
+        light.sides[label].rate.values.append(100.0)
+        light.sides[label].latency[0.5] = Figure("us", [50.0 + i])
+    assert best_static(heavy).label == labels[-2], "the last one is adaptive"
+    assert best_static(light).label == labels[0]
+    heavy.sides[ADAPTIVE].rate.values[:] = [0.94 * (100 + len(labels) - 2)]
+    rows = {row[0].partition(":")[0]: row for row in bench.report(RECORD).tables[0].rows}
+    assert rows["heavy"][-1] == "no"
+    assert rows["light"][4].median == pytest.approx(50 / (50 + len(labels) - 1))
+
+
+def test_batching_bench_measures_a_real_server_and_reports_it():
+    bench = BatchingBench(Plan(turns=1, turn_s=0.05, num_groups=3, rows=2), Policy((8, 8)))
+    told = []
+    bench.run(lambda *said: told.append(said))
+    assert told[-1][0] == pytest.approx(told[-1][1])
+    for scene in bench.scenes:
+        for side in scene.sides.values():
+            assert side.rate.values[0] > 0, (scene.name, side.label)
+            assert sum(figure.values[0] for figure in side.reasons.values()) == pytest.approx(100)
+            assert side.batch_rows.values[0] <= side.batcher["max_batch_size"]
+        assert scene.sides["none: one request at a time"].batch_rows.values == [2.0]
+    report = bench.report(RECORD)
+    text = "\n".join(lines_of(report))
+    for wanted in ("load even", "load uneven", "load heavy", "load light", "padding %", "all_waiting %"):
+        assert wanted in text
+    assert len(as_json(report)["tables"]) == 9
+    assert page_of(report).count("<svg") >= 1
+
+
+def test_server_that_has_died_is_found_out():
+    from rltrain.bench.partner import PartnerError
+
+    with Serving(2, 1, Policy((8, 8))) as serving:
+        serving._partner._process.kill()
+        with pytest.raises(PartnerError, match="ended with exit code -9"):
+            serving.serve(next(iter(ways(2, 1).values())), lambda: None)
+
+
+def test_weights_bench_finds_the_new_version_used_after_it_was_published():
+    bench = WeightsBench(WeightsPlan(widths=(8,), turns=2, versions=3))
+    bench.run(lambda *_: None)
+    (size,) = bench.sizes
+    assert size.num_parameters > 100
+    for figure in (size.publish, size.idle, size.idle_most, size.busy, size.busy_most, size.forward):
+        assert len(figure.values) == 2
+        assert min(figure.values) > 0
+    assert size.idle.median > size.publish.median, "publishing is a part of it"
+    assert size.idle.median <= size.idle_most.median
+    assert f"{size.num_parameters:,}" in "\n".join(lines_of(bench.report(RECORD)))
+
+
+def test_weights_bar_is_that_of_the_policy_with_about_a_million_parameters():
+    bench = WeightsBench(WeightsPlan())
+    assert bench.report(RECORD).tables[1].rows == []
+    for size, parameters, ms in zip(bench.sizes, (9_824, 102_352, 1_008_864, 10_019_520), (1, 2, 5.1, 9), strict=True):
+        size.num_parameters = parameters
+        size.idle.values.append(ms)
+        size.busy.values.append(ms - 0.2)
+    assert [row[3] for row in bench.report(RECORD).tables[1].rows] == ["no", "yes"]
