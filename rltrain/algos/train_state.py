@@ -42,10 +42,10 @@ class TrainState:
         self.normalize_obs = env.normalize_obs
         self.max_grad_norm = algo.max_grad_norm
         threads = config.learner.num_threads
-        is_shared = self.device.type == "cpu" and ":" not in config.model.kind and algo.policy == "actor_critic"
-        num_threads = int(threads) if is_shared and threads != "auto" else 1
-        self.rows = RowParts(model, self.flat, num_threads, config.learner.precision)
-        """Evaluates minibatches; on several threads, unless it is a network of the user's, which may not allow that."""
+        is_cut = self.device.type == "cpu" and ":" not in config.model.kind and algo.policy == "actor_critic"
+        num_threads = int(threads) if is_cut and threads != "auto" else 1
+        self.rows = RowParts(model, self.flat, num_threads, config.learner.precision, is_cut)
+        """Evaluates minibatches; in parts, unless it is a network of the user's: its rows may depend on each other."""
         self.updates = 0
         """Optimiser steps tried so far."""
         self._bad_updates = torch.zeros((), device=self.device)

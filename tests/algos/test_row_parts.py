@@ -67,7 +67,7 @@ def _small_parts(monkeypatch):
 def test_parts_give_the_outputs_and_the_gradient_of_the_whole(kind, action, num_actions):
     whole, obs, chosen = parts_of(kind, action, 1)
     parts, _, _ = parts_of(kind, action, 3)
-    assert parts._num_parts(66, num_actions) == 6
+    assert parts._num_parts(66, num_actions, 16) == 6
     expected, gradient = gradient_of(whole, obs, chosen[:num_actions])
     found, other_gradient = gradient_of(parts, obs, chosen[:num_actions])
     assert [len(x) for x in found] == [num_actions, num_actions, 66]
@@ -107,11 +107,34 @@ def test_error_in_a_part_is_the_callers():
 
 def test_small_minibatch_stays_whole_and_no_part_is_without_actions(monkeypatch):
     parts, _, _ = parts_of("mlp", FIVE_WAY, 4)
-    assert parts._num_parts(64, 64) == 8
-    assert parts._num_parts(64, 40) == 2
-    assert parts._num_parts(3, 1) == 1
+    assert parts._num_parts(64, 64, 16) == 8
+    assert parts._num_parts(64, 40, 16) == 2
+    assert parts._num_parts(3, 1, 16) == 1
     monkeypatch.setattr(row_parts, "LEAST_WORK", 1 << 22)
-    assert parts._num_parts(64, 64) == 1
+    assert parts._num_parts(64, 64, 16) == 1
+
+
+def test_images_are_cut_to_the_size_of_a_cache_also_with_one_thread(monkeypatch):
+    parts, obs, chosen = parts_of("nature_cnn", FIVE_WAY, 1)
+    frame = 4 * 4 * 42 * 42
+    assert parts._num_parts(66, 66, frame) == 1
+    assert parts._num_parts(512, 512, 4 * 4 * 84 * 84) == 6
+    assert parts._num_parts(512, 3, 4 * 4 * 84 * 84) == 1, "no part without an action"
+    parts.is_cut = False
+    assert parts._num_parts(512, 512, 4 * 4 * 84 * 84) == 1
+    expected, gradient = gradient_of(parts, obs, chosen)
+    monkeypatch.setattr(row_parts, "CACHED_BYTES", 8 * frame)
+    parts.is_cut = True
+    assert parts._num_parts(66, 66, frame) == 8
+    calls = []
+    real = parts.model.value
+    monkeypatch.setattr(parts.model, "value", lambda rows: calls.append(len(rows["obs"])) or real(rows))
+    found, other_gradient = gradient_of(parts, obs, chosen)
+    for a, b in zip(expected, found, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(gradient, other_gradient, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(parts.values(obs), expected[2], rtol=1e-4, atol=1e-5)
+    assert calls == [8] * 8 + [2]
 
 
 @pytest.mark.parametrize(
@@ -123,4 +146,5 @@ def test_small_minibatch_stays_whole_and_no_part_is_without_actions(monkeypatch)
 )  # fmt: skip
 def test_threads_are_the_learners_unless_the_network_is_ones_own(name, kind, threads, expected):
     settings = config(name, learner={"num_threads": threads}, model={"kind": kind})
-    assert start(settings, env_spec())[0].rows.num_threads == expected
+    rows = start(settings, env_spec())[0].rows
+    assert (rows.num_threads, rows.is_cut) == (expected, ":" not in kind)
