@@ -55,7 +55,8 @@ class Appo:
         """Earlier fragments that are learned from beside fresh ones; set by who makes the update."""
 
     def __call__(
-        self, state: TrainState, batch: dict[str, Tensor], progress: float, lanes: np.ndarray
+        self, state: TrainState, batch: dict[str, Tensor], progress: float, lanes: np.ndarray,
+        num_rows: int | None = None,
     ) -> dict[str, Tensor]:
         """Update the policy.
 
@@ -64,6 +65,7 @@ class Appo:
             batch: field name -> [T+1, B, ...].
             progress: part of training that is done, in [0, 1].
             lanes: int64 [fragments], the lane of each block of columns.
+            num_rows: valid rows; None counts them here, where that is needed, which waits for the device.
 
         Returns:
             Metrics, scalars on the device.
@@ -84,7 +86,7 @@ class Appo:
                 self._step(state, columns, rates, diagnostics, column_error)
         if self.replay is not None and column_error is not None:
             self.replay.prioritize(column_error)
-        state.finish_batch(batch)
+        state.finish_batch(batch, num_rows)
         return diagnostics.metrics(rates)
 
     def _step(
@@ -99,9 +101,8 @@ class Appo:
             policy, value = state.model.policy_and_value(
                 {name: x.flatten(0, 1) for name, x in observations(columns).items()}, num_rows
             )
-        outputs = Outputs(
-            policy.log_prob(columns["action"][:-1].flatten(0, 1)), policy.entropy(), value[:num_rows]
-        )
+        value = value.float()
+        outputs = Outputs.of(policy, columns["action"][:-1].flatten(0, 1), value[:num_rows])
         with torch.no_grad():
             log_ratio = outputs.log_prob - columns["behaviour_logp"][:-1].flatten()
             value_target, advantage = vtrace(

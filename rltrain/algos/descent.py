@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,6 +20,11 @@ class Outputs:
     log_prob: Tensor
     entropy: Tensor
     value: Tensor
+
+    @classmethod
+    def of(cls, policy: Any, action: Tensor, value: Tensor) -> Outputs:
+        """Take them from a `Distribution` of M rows, the actions [M, ...] and the values [M]; float32, whatever a network's own."""
+        return cls(policy.log_prob(action).float(), policy.entropy().float(), value.float())
 
 
 def descend(

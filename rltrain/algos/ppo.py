@@ -16,6 +16,7 @@ from torch import Tensor
 from rltrain.algos import losses
 from rltrain.algos.descent import Outputs, descend
 from rltrain.algos.diagnostics import Diagnostics
+from rltrain.algos.host_copies import valid_rows
 from rltrain.algos.minibatches import column_minibatches, row_minibatches
 from rltrain.algos.precision import forward_precision
 from rltrain.algos.returns import gae
@@ -58,7 +59,8 @@ class Ppo:
         self.precision = learner.precision
 
     def __call__(
-        self, state: TrainState, batch: dict[str, Tensor], progress: float, lanes: np.ndarray
+        self, state: TrainState, batch: dict[str, Tensor], progress: float, lanes: np.ndarray,
+        num_rows: int | None = None,
     ) -> dict[str, Tensor]:
         """Update the policy.
 
@@ -67,6 +69,7 @@ class Ppo:
             batch: field name -> [T+1, B, ...].
             progress: part of training that is done, in [0, 1].
             lanes: int64 [fragments], the lane of each block of columns.
+            num_rows: valid rows, at least one; None counts them here, which waits for the device, as `target_kl` does.
 
         Returns:
             Metrics, scalars on the device.
@@ -78,12 +81,13 @@ class Ppo:
         if config.epochs == 1:
             self._learn_columns(state, batch, reward, rates, diagnostics)
         else:
-            self._learn_rows(state, batch, reward, rates, diagnostics)
-        state.finish_batch(batch)
+            self._learn_rows(state, batch, reward, rates, diagnostics, num_rows)
+        state.finish_batch(batch, num_rows)
         return diagnostics.metrics(rates)
 
     def _learn_rows(
-        self, state: TrainState, batch: dict[str, Tensor], reward: Tensor, rates: Rates, diagnostics: Diagnostics
+        self, state: TrainState, batch: dict[str, Tensor], reward: Tensor, rates: Rates, diagnostics: Diagnostics,
+        num_rows: int | None,
     ) -> None:
         """Several epochs: values once, then shuffled rows."""
         config = self.config
@@ -102,7 +106,7 @@ class Ppo:
             "old_value": value[:-1],
         }
         fields = {name: x.flatten(0, 1) for name, x in fields.items()}
-        rows = valid.flatten().nonzero().squeeze(1)
+        rows = valid_rows(valid.flatten(), num_rows)
         diagnostics.add_values(fields["old_value"], fields["value_target"], losses.mean_weights(valid.flatten()))
         for _ in range(config.epochs):
             order, parts = row_minibatches(rows, config.num_minibatches, state.generator)
@@ -117,7 +121,7 @@ class Ppo:
                     policy, new_value = state.model.policy_and_value(
                         {name: x.index_select(0, part) for name, x in obs.items()}
                     )
-                outputs = Outputs(policy.log_prob(minibatch.action), policy.entropy(), new_value)
+                outputs = Outputs.of(policy, minibatch.action, new_value)
                 self._step(state, outputs, minibatch, rates, diagnostics)
             if config.target_kl is not None and diagnostics.approx_kl(len(parts)) > config.target_kl:
                 break
@@ -135,7 +139,7 @@ class Ppo:
                 policy, value = state.model.policy_and_value(
                     {name: x.flatten(0, 1) for name, x in observations(columns).items()}, num_rows
                 )
-            old_value = value.detach()
+            old_value = value.detach().float()
             valid = columns["valid"][:-1]
             advantage = gae(
                 columns["reward"][:-1], old_value.view(num_steps + 1, -1), columns["terminated"][:-1],
@@ -151,7 +155,7 @@ class Ppo:
                 weight=losses.mean_weights(valid.flatten()),
             )
             diagnostics.add_values(old_value, minibatch.value_target, minibatch.weight)
-            outputs = Outputs(policy.log_prob(minibatch.action), policy.entropy(), value[:num_rows])
+            outputs = Outputs.of(policy, minibatch.action, value[:num_rows])
             self._step(state, outputs, minibatch, rates, diagnostics)
 
     def _step(self, state: TrainState, outputs: Outputs, rows: Rows, rates: Rates, diagnostics: Diagnostics) -> None:
@@ -173,4 +177,4 @@ class Ppo:
         num_parts = len(next(iter(parts.values())))
         with forward_precision(state.device, self.precision):
             values = [state.model.value({name: x[i] for name, x in parts.items()}) for i in range(num_parts)]
-        return torch.cat(values)
+        return torch.cat(values).float()

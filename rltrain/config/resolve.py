@@ -27,7 +27,9 @@ AUTO_IF_UNUSED = (
     "pipeline.max_batch_size", "learner.min_batch_fragments", "learner.max_batch_fragments",
     "replay.updates_per_env_step",
 )
-BATCHER_OPTIONS = ("max_batch_size", "preferred_batch_sizes", "max_queue_delay_us", "adaptive")
+SERVER_OPTIONS = (
+    "max_batch_size", "preferred_batch_sizes", "max_queue_delay_us", "adaptive", "inference_device", "cuda_graphs",
+)
 
 
 def derive(config: Config) -> dict[str, Any]:
@@ -107,8 +109,13 @@ def unused(config: Config, source: Source) -> list[str]:
     groups: list[tuple[bool, list[str], str]] = [
         (
             config.pipeline.inference == "local",
-            ["pipeline." + name for name in BATCHER_OPTIONS],
+            ["pipeline." + name for name in SERVER_OPTIONS],
             'pipeline.inference = "local" has no server that batches',
+        ),
+        (
+            config.server_device() == "cpu",
+            ["pipeline.cuda_graphs"],
+            "the inference server runs on the CPU",
         ),
         (
             config.pipeline.schedule != "async",

@@ -35,6 +35,7 @@ class FragmentReplay:
         """Columns that came in."""
         self._fresh = np.zeros(0, np.int64)
         self._drawn: Draw | None = None
+        self._copying: tuple[Tensor, torch.cuda.Event] | None = None
 
     def mix(self, fresh: dict[str, Tensor]) -> dict[str, Tensor]:
         """Put drawn columns behind fresh ones, and keep the fresh ones.
@@ -45,16 +46,16 @@ class FragmentReplay:
         Returns:
             name -> [T+1, B + K, ...]; K = B share / (1 - share), none while nothing is kept.
         """
+        self._set_copied()
         num_fresh = next(iter(fresh.values())).shape[1]
         num_drawn = round(num_fresh * self.share / (1 - self.share))
         mixed = fresh
         self._drawn = None
         if self._head and num_drawn:
             self._drawn = self.priorities.sample(num_drawn, beta=0.0)
-            places = torch.from_numpy(self._drawn.items)
+            places = _on_device(self._drawn.items, fresh["reward"].device)
             mixed = {
-                name: torch.cat([x, self._kept[name].index_select(1, places.to(x.device))], 1)
-                for name, x in fresh.items()
+                name: torch.cat([x, self._kept[name].index_select(1, places)], 1) for name, x in fresh.items()
             }
         self._keep(fresh, num_fresh)
         return mixed
@@ -64,8 +65,9 @@ class FragmentReplay:
         if not self._kept:
             self._kept = {name: x.new_zeros((x.shape[0], self.capacity, *x.shape[2:])) for name, x in fresh.items()}
         self._fresh = np.arange(self._head, self._head + num_fresh)[-self.capacity :] % self.capacity
+        places = _on_device(self._fresh, fresh["reward"].device)
         for name, x in fresh.items():
-            self._kept[name][:, torch.from_numpy(self._fresh).to(x.device)] = x[:, -len(self._fresh) :]
+            self._kept[name][:, places] = x[:, -len(self._fresh) :]
         self._head += num_fresh
         self.priorities.leave(self._fresh)
         self.priorities.enter(self._fresh)
@@ -76,9 +78,32 @@ class FragmentReplay:
         Args:
             error: float32 [B + K], of each column; columns overwritten meanwhile are left out.
         """
-        errors = error.cpu().numpy()
+        if error.is_cuda:  # nothing is drawn before the next `mix`: until then the copy need not be waited for
+            host = torch.empty(error.shape, dtype=error.dtype, pin_memory=True)
+            host.copy_(error, non_blocking=True)
+            event = torch.cuda.Event()
+            event.record(torch.cuda.current_stream(error.device))
+            self._copying = host, event
+        else:
+            self._set_priorities(error.numpy())
+
+    def _set_copied(self) -> None:
+        """Set the priorities that `prioritize` left to this: their copy has to be there now."""
+        if self._copying is not None:
+            host, event = self._copying
+            self._copying = None
+            event.synchronize()
+            self._set_priorities(host.numpy())
+
+    def _set_priorities(self, errors: np.ndarray) -> None:
         if self._drawn is not None:
             num_drawn = len(self._drawn.items)
             self.priorities.update(self._drawn.items, self._drawn.generations, errors[-num_drawn:])
             errors = errors[:-num_drawn]
         self.priorities.update(self._fresh, self.priorities.generations[self._fresh], errors[-len(self._fresh) :])
+
+
+def _on_device(numbers: np.ndarray, device: torch.device) -> Tensor:
+    """Return numbers on a device without waiting for it: elsewhere than on the CPU through pinned memory."""
+    tensor = torch.from_numpy(numbers)
+    return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)

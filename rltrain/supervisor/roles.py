@@ -72,7 +72,8 @@ def policy_settings(config: Config) -> dict:
         "model": config.model_settings(),
         "normalize_obs": config.env.normalize_obs,
         "seed": config.run.seed,
-        "device": config.learner.device,
+        "device": config.server_device(),
+        "cuda_graphs": config.pipeline.cuda_graphs,
         "precision": config.learner.precision,
     }
 
@@ -102,6 +103,7 @@ def _server(config: Config, row: int) -> RolePlan:
         "batcher": batcher,
         "num_threads": SERVER_THREADS,
         "is_lockstep": pipeline.schedule != "async",
+        "device_option": "learner.device" if pipeline.inference_device == "auto" else "pipeline.inference_device",
     }
     return RolePlan("inference", "inference", row, settings, needs_torch=True)
 
