@@ -23,7 +23,7 @@ class Outputs:
 
     @classmethod
     def of(cls, policy: Any, action: Tensor, value: Tensor) -> Outputs:
-        """Take them from a `Distribution` of M rows, the actions [M, ...] and the values [M]; float32, whatever a network's own."""
+        """Take them from M rows: their `Distribution`, actions [M, ...] and values [M]; float32, whatever they were."""
         return cls(policy.log_prob(action).float(), policy.entropy().float(), value.float())
 
 

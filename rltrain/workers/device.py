@@ -1,6 +1,7 @@
 """Which torch device an option means, and which kernels may run on it.
 
-Owns: the process's current CUDA device and its choice of cuDNN kernels. Called by the learner and the inference server at boot.
+Owns: the process's current CUDA device and its choice of cuDNN kernels. Called by the learner and the inference server
+at boot.
 """
 
 from __future__ import annotations
