@@ -16,10 +16,10 @@ from typing import Any
 
 from rltrain.errors import ConfigError
 
-ENVIRONMENTS: dict[str, str] = {}
+ENVIRONMENTS: dict[str, str] = {"null": "rltrain.envs.null:make_env"}
 """Names accepted by `env.id`; the factory takes `env.kwargs` and returns an Env or a VectorEnv."""
 
-MODELS: dict[str, str] = {}
+MODELS: dict[str, str] = {"null": "rltrain.models.null:make_model"}
 """Names accepted by `model.kind` besides the built-in kinds; the factory takes the env spec and `model.kwargs`."""
 
 _PACKAGES = frozenset("""

@@ -23,8 +23,11 @@ LAYERS = (
 )
 CONFINED = {
     "gymnasium": {"envs", "bench.replay_peers"}, "click": {"cli"}, "rich": {"cli", "telemetry.dashboard"},
-    "cffi": {"native"}, "tensorboard": {"telemetry.tensorboard"},
-    "torch": {"models", "algos", "inference", "workers", "replay.fragments", "bench.replay_peers"},
+    "cffi": {"native"}, "tensorboard": {"telemetry.tensorboard"}, "matplotlib": {"bench.page"},
+    "torch": {
+        "models", "algos", "inference", "workers", "replay.fragments", "bench.replay_peers", "bench.conventional",
+        "bench.stages",
+    },
 }
 MAX_LINES = 320
 

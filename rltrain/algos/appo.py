@@ -14,10 +14,9 @@ import torch
 from torch import Tensor
 
 from rltrain.algos import losses
-from rltrain.algos.descent import Outputs, descend
+from rltrain.algos.descent import descend
 from rltrain.algos.diagnostics import Diagnostics
 from rltrain.algos.minibatches import column_minibatches
-from rltrain.algos.precision import forward_precision
 from rltrain.algos.returns import vtrace
 from rltrain.algos.schedules import Rates
 from rltrain.algos.train_state import TrainState, observations
@@ -27,7 +26,7 @@ from rltrain.config.schema import LearnerSection
 
 def make_update(config: AppoConfig, learner: LearnerSection) -> Appo:
     """Return the function that updates the policy on one batch."""
-    return Appo(config, learner)
+    return Appo(config)
 
 
 class FragmentReplay(Protocol):
@@ -48,9 +47,8 @@ class Appo:
         learner: for its `precision`.
     """
 
-    def __init__(self, config: AppoConfig, learner: LearnerSection):
+    def __init__(self, config: AppoConfig):
         self.config = config
-        self.precision = learner.precision
         self.replay: FragmentReplay | None = None
         """Earlier fragments that are learned from beside fresh ones; set by who makes the update."""
 
@@ -97,21 +95,20 @@ class Appo:
         config = self.config
         reward, valid = columns["reward"][:-1], columns["valid"][:-1]
         num_rows = reward.numel()
-        with forward_precision(state.device, self.precision):
-            policy, value = state.model.policy_and_value(
-                {name: x.flatten(0, 1) for name, x in observations(columns).items()}, num_rows
-            )
-        value = value.float()
-        outputs = Outputs.of(policy, columns["action"][:-1].flatten(0, 1), value[:num_rows])
+        outputs = state.rows.evaluate(
+            {name: x.flatten(0, 1) for name, x in observations(columns).items()},
+            columns["action"][:-1].flatten(0, 1),
+        )
+        value = outputs.value[:num_rows]
         with torch.no_grad():
             log_ratio = outputs.log_prob - columns["behaviour_logp"][:-1].flatten()
             value_target, advantage = vtrace(
-                log_ratio.view_as(reward), reward, value.detach().view(-1, reward.shape[1]),
+                log_ratio.view_as(reward), reward, outputs.value.view(-1, reward.shape[1]),
                 columns["terminated"][:-1], columns["truncated"][:-1], config.discount,
                 config.vtrace_rho_clip, config.vtrace_c_clip, config.vtrace_lambda, valid,
             )
             if column_error is not None:
-                difference = (value_target - value.detach()[:num_rows].view_as(reward)).abs() * valid
+                difference = (value_target - value.view_as(reward)).abs() * valid
                 column_error[columns["column"][0]] = difference.sum(0) / valid.sum(0).clamp(min=1)
             value_target, advantage = value_target.flatten(), advantage.flatten()
             weight = losses.mean_weights(valid.flatten())
@@ -121,6 +118,6 @@ class Appo:
                 policy_loss = losses.policy_gradient(outputs.log_prob, log_ratio, advantage, config.vtrace_rho_clip)
             else:
                 policy_loss = losses.clipped_surrogate(log_ratio, advantage, config.clip_range)
-            value_loss = losses.value_error(outputs.value, value_target)
-            diagnostics.add_values(value.detach()[:num_rows], value_target, weight)
+            value_loss = losses.value_error(value, value_target)
+            diagnostics.add_values(value, value_target, weight)
         descend(state, outputs, log_ratio, policy_loss, value_loss, weight, config.value_coef, rates, diagnostics)

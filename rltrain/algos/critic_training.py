@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from rltrain.algos.adam import FlatAdam
-from rltrain.algos.flat_descent import step_down
+from rltrain.algos.flat_descent import step_down, through
 from rltrain.algos.flat_parameters import FlatParameters
 from rltrain.algos.precision import forward_precision
 from rltrain.algos.target_network import TargetNetwork
@@ -84,7 +84,7 @@ class CriticTraining:
             gradients = errors[0] * weight, errors[1] * weight
             loss = torch.dot(gradients[0], errors[0]).add_(torch.dot(gradients[1], errors[1])).div_(2)
         norm, skip = step_down(
-            self.flat, self.optimizer, self.max_grad_norm, loss, (first, second), gradients, learning_rate
+            self.flat, self.optimizer, self.max_grad_norm, loss, through((first, second), gradients), learning_rate
         )
         td_error = errors[0].abs_().add_(errors[1].abs_()).div_(2)
         return CriticStep(td_error, loss, first.detach().mean(), norm, skip)

@@ -2,29 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from rltrain.algos.diagnostics import Diagnostics
+from rltrain.algos.row_parts import Outputs
 from rltrain.algos.schedules import Rates
 from rltrain.algos.train_state import TrainState
-
-
-@dataclass
-class Outputs:
-    """What the model said about M rows, with autograd history: [M] each."""
-
-    log_prob: Tensor
-    entropy: Tensor
-    value: Tensor
-
-    @classmethod
-    def of(cls, policy: Any, action: Tensor, value: Tensor) -> Outputs:
-        """Take them from M rows: their `Distribution`, actions [M, ...] and values [M]; float32, whatever they were."""
-        return cls(policy.log_prob(action).float(), policy.entropy().float(), value.float())
 
 
 def descend(
@@ -35,10 +19,10 @@ def descend(
 
     Args:
         state: changed in place.
-        outputs: of the model.
+        outputs: of the model; its values may be of more than the M rows.
         log_ratio: [M], log of the importance ratio.
         policy_loss: per row [M], and its gradient with respect to `outputs.log_prob`.
-        value_loss: per row [M], and its gradient with respect to `outputs.value`.
+        value_loss: per row [M], and its gradient with respect to the values of these rows.
         weight: [M], see `losses`.
         value_coef: weight of the value loss.
         rates: step size and weight of the entropy.
@@ -48,6 +32,10 @@ def descend(
         policy_mean, value_mean = torch.dot(policy_loss[0], weight), torch.dot(value_loss[0], weight)
         entropy_mean = torch.dot(outputs.entropy, weight)
         loss = policy_mean + value_coef * value_mean - rates.entropy_coef * entropy_mean
-        gradients = (policy_loss[1] * weight, value_loss[1] * (value_coef * weight), -rates.entropy_coef * weight)
-    grad_norm = state.apply(loss, (outputs.log_prob, outputs.value, outputs.entropy), gradients, rates.learning_rate)
+        value_grad = value_loss[1] * (value_coef * weight)
+        num_more = len(outputs.value) - len(value_grad)
+        if num_more:
+            value_grad = torch.cat([value_grad, value_grad.new_zeros(num_more)])
+        gradients = (policy_loss[1] * weight, -rates.entropy_coef * weight, value_grad)
+    grad_norm = state.apply(loss, lambda: outputs.backward(*gradients), rates.learning_rate)
     diagnostics.add(policy_mean, value_mean, entropy_mean, grad_norm, log_ratio, weight)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from rltrain.algos.flat_descent import through
 from rltrain.algos.precision import forward_precision
 from rltrain.algos.schedules import linear
 from rltrain.algos.target_network import TargetNetwork
@@ -60,7 +61,7 @@ class Dqn:
             weight = rows.is_weight / len(td_error)
             mean_loss = torch.dot(loss, weight)
             gradient = torch.zeros_like(q).scatter_(1, action, (-slope * weight).unsqueeze(1))
-        grad_norm = state.apply(mean_loss, (q,), (gradient,), learning_rate)
+        grad_norm = state.apply(mean_loss, through((q,), (gradient,)), learning_rate)
         if state.updates % config.target_every_updates == 0:
             self.target.follow(config.target_tau)
         return td_error, {

@@ -14,24 +14,21 @@ import torch
 from torch import Tensor
 
 from rltrain.algos import losses
-from rltrain.algos.descent import Outputs, descend
+from rltrain.algos.descent import descend
 from rltrain.algos.diagnostics import Diagnostics
 from rltrain.algos.host_copies import valid_rows
 from rltrain.algos.minibatches import column_minibatches, row_minibatches
-from rltrain.algos.precision import forward_precision
 from rltrain.algos.returns import gae
+from rltrain.algos.row_parts import Outputs
 from rltrain.algos.schedules import Rates
 from rltrain.algos.train_state import TrainState, observations
 from rltrain.config.algorithms import PpoConfig
 from rltrain.config.schema import LearnerSection
 
-_VALUE_ROWS = 8192
-"""Rows of one forward pass without gradient; bounds the memory of activations."""
-
 
 def make_update(config: PpoConfig, learner: LearnerSection) -> Ppo:
     """Return the function that updates the policy on one batch."""
-    return Ppo(config, learner)
+    return Ppo(config)
 
 
 @dataclass
@@ -51,12 +48,10 @@ class Ppo:
 
     Args:
         config: the options.
-        learner: for its `precision`.
     """
 
-    def __init__(self, config: PpoConfig, learner: LearnerSection):
+    def __init__(self, config: PpoConfig):
         self.config = config
-        self.precision = learner.precision
 
     def __call__(
         self, state: TrainState, batch: dict[str, Tensor], progress: float, lanes: np.ndarray,
@@ -93,7 +88,7 @@ class Ppo:
         config = self.config
         num_steps = reward.shape[0]
         obs = {name: x.flatten(0, 1) for name, x in observations(batch).items()}
-        value = self._values(state, obs).view(num_steps + 1, -1)
+        value = state.rows.values(obs).view(num_steps + 1, -1)
         valid = batch["valid"][:-1]
         advantage = gae(
             reward, value, batch["terminated"][:-1], batch["truncated"][:-1], config.discount, config.gae_lambda, valid
@@ -117,11 +112,9 @@ class Ppo:
                     **{name: pieces[i] for name, pieces in shuffled.items()},
                     weight=torch.full((sizes[i],), 1 / sizes[i], device=state.device),
                 )
-                with forward_precision(state.device, self.precision):
-                    policy, new_value = state.model.policy_and_value(
-                        {name: x.index_select(0, part) for name, x in obs.items()}
-                    )
-                outputs = Outputs.of(policy, minibatch.action, new_value)
+                outputs = state.rows.evaluate(
+                    {name: x.index_select(0, part) for name, x in obs.items()}, minibatch.action
+                )
                 self._step(state, outputs, minibatch, rates, diagnostics)
             if config.target_kl is not None and diagnostics.approx_kl(len(parts)) > config.target_kl:
                 break
@@ -135,11 +128,9 @@ class Ppo:
         batch = {**batch, "reward": torch.cat([reward, reward[-1:]])}
         for columns in column_minibatches(batch, config.num_minibatches, state.generator):
             num_rows = num_steps * columns["reward"].shape[1]
-            with forward_precision(state.device, self.precision):
-                policy, value = state.model.policy_and_value(
-                    {name: x.flatten(0, 1) for name, x in observations(columns).items()}, num_rows
-                )
-            old_value = value.detach().float()
+            action = columns["action"][:-1].flatten(0, 1)
+            outputs = state.rows.evaluate({name: x.flatten(0, 1) for name, x in observations(columns).items()}, action)
+            old_value = outputs.value
             valid = columns["valid"][:-1]
             advantage = gae(
                 columns["reward"][:-1], old_value.view(num_steps + 1, -1), columns["terminated"][:-1],
@@ -147,7 +138,7 @@ class Ppo:
             ).flatten()
             old_value = old_value[:num_rows]
             minibatch = Rows(
-                action=columns["action"][:-1].flatten(0, 1),
+                action=action,
                 behaviour_logp=columns["behaviour_logp"][:-1].flatten(),
                 advantage=advantage,
                 value_target=advantage + old_value,
@@ -155,7 +146,6 @@ class Ppo:
                 weight=losses.mean_weights(valid.flatten()),
             )
             diagnostics.add_values(old_value, minibatch.value_target, minibatch.weight)
-            outputs = Outputs.of(policy, minibatch.action, value[:num_rows])
             self._step(state, outputs, minibatch, rates, diagnostics)
 
     def _step(self, state: TrainState, outputs: Outputs, rows: Rows, rates: Rates, diagnostics: Diagnostics) -> None:
@@ -166,15 +156,6 @@ class Ppo:
             advantage = losses.normalised(rows.advantage, weight) if config.normalize_advantage else rows.advantage
             policy_loss = losses.clipped_surrogate(log_ratio, advantage, config.clip_range)
             value_loss = losses.value_error(
-                outputs.value, rows.value_target, rows.old_value, config.clip_range_value
+                outputs.value[: len(weight)], rows.value_target, rows.old_value, config.clip_range_value
             )
         descend(state, outputs, log_ratio, policy_loss, value_loss, weight, config.value_coef, rates, diagnostics)
-
-    @torch.no_grad()
-    def _values(self, state: TrainState, obs: dict[str, Tensor]) -> Tensor:
-        """Compute the values of all rows, in parts of bounded size."""
-        parts = {name: x.split(_VALUE_ROWS) for name, x in obs.items()}
-        num_parts = len(next(iter(parts.values())))
-        with forward_precision(state.device, self.precision):
-            values = [state.model.value({name: x[i] for name, x in parts.items()}) for i in range(num_parts)]
-        return torch.cat(values).float()

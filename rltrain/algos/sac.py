@@ -14,6 +14,7 @@ from torch import Tensor
 
 from rltrain.algos.adam import FlatAdam
 from rltrain.algos.critic_training import CriticTraining
+from rltrain.algos.flat_descent import through
 from rltrain.algos.precision import forward_precision
 from rltrain.algos.schedules import linear
 from rltrain.algos.train_state import TrainState
@@ -120,7 +121,7 @@ class Sac:
             loss = -temperature.squeeze(0) * entropy - torch.minimum(first, second).mean()
             is_first = (first <= second).float().div_(-num_rows)
             gradients = (temperature / num_rows).expand(num_rows), is_first, -1 / num_rows - is_first
-        norm, skip = state.descend(loss, (log_prob, first, second), gradients, learning_rate)
+        norm, skip = state.descend(loss, through((log_prob, first, second), gradients), learning_rate)
         return loss, entropy, norm, skip
 
     def set_exploration(self, progress: float, is_warm_up: bool) -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from rltrain.algos.critic_training import CriticTraining
+from rltrain.algos.flat_descent import through
 from rltrain.algos.precision import forward_precision
 from rltrain.algos.schedules import linear
 from rltrain.algos.target_network import TargetNetwork
@@ -95,7 +96,7 @@ class Td3:
         with torch.no_grad():
             loss = -first.mean()
             gradient = torch.full_like(first, -1 / len(first))
-        norm, skip = state.descend(loss, (first,), (gradient,), learning_rate)
+        norm, skip = state.descend(loss, through((first,), (gradient,)), learning_rate)
         self._actor_metrics = {"actor_loss": loss, "actor_grad_norm": norm}
         return skip
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from rltrain.algos.flat_descent import step_down
 from rltrain.algos.flat_parameters import FlatParameters
 from rltrain.algos.host_copies import valid_rows
 from rltrain.algos.reward_scaling import RewardScaler
+from rltrain.algos.row_parts import RowParts
 from rltrain.errors import CheckpointError
 from rltrain.fields import OBS
 
@@ -41,6 +42,11 @@ class TrainState:
         self.reward_scaler = RewardScaler(num_envs, algo.discount, env.reward_clip, env.normalize_reward, self.device)
         self.normalize_obs = env.normalize_obs
         self.max_grad_norm = algo.max_grad_norm
+        threads = config.learner.num_threads
+        is_shared = self.device.type == "cpu" and ":" not in config.model.kind and algo.policy == "actor_critic"
+        num_threads = int(threads) if is_shared and threads != "auto" else 1
+        self.rows = RowParts(model, self.flat, num_threads, config.learner.precision)
+        """Evaluates minibatches; on several threads, unless it is a network of the user's, which may not allow that."""
         self.updates = 0
         """Optimiser steps tried so far."""
         self._bad_updates = torch.zeros((), device=self.device)
@@ -61,31 +67,28 @@ class TrainState:
         ended = batch["terminated"] | batch["truncated"]
         return self.reward_scaler(batch["reward"][:-1], ended[:-1], batch["valid"][:-1], lanes)
 
-    def apply(
-        self, loss: Tensor, outputs: Sequence[Tensor], gradients: Sequence[Tensor], learning_rate: float
-    ) -> Tensor:
+    def apply(self, loss: Tensor, backward: Callable[[], None], learning_rate: float) -> Tensor:
         """Take one optimiser step down a gradient, with its norm limited.
 
         A step whose loss or gradient is not finite changes nothing and is counted, all on the device.
 
         Args:
             loss: scalar, only looked at for being finite.
-            outputs: of the model, with autograd history.
-            gradients: of the loss with respect to each output.
+            backward: adds the loss's gradient to the parameters'; see `flat_descent.through`.
             learning_rate: step size.
 
         Returns:
             The gradient's norm before it was limited, a scalar.
         """
-        norm, skip = self.descend(loss, outputs, gradients, learning_rate)
+        norm, skip = self.descend(loss, backward, learning_rate)
         self.count(skip)
         return norm
 
     def descend(
-        self, loss: Tensor, outputs: Sequence[Tensor], gradients: Sequence[Tensor], learning_rate: float
+        self, loss: Tensor, backward: Callable[[], None], learning_rate: float
     ) -> tuple[Tensor, Tensor]:
         """Do what `apply` does, without counting, for updates of several steps; see `flat_descent.step_down`."""
-        return step_down(self.flat, self.optimizer, self.max_grad_norm, loss, outputs, gradients, learning_rate)
+        return step_down(self.flat, self.optimizer, self.max_grad_norm, loss, backward, learning_rate)
 
     def count(self, skip: Tensor) -> None:
         """Count one update; `skip` is a float32 scalar, 1 when it was skipped for not being finite, else 0."""

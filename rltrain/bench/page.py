@@ -108,6 +108,7 @@ def _drawn(chart: Chart) -> str:
             axes.set_xscale("log", base=2)
         axes.set(xlabel=chart.x_label, ylabel=chart.y_label)
         axes.set_ylim(bottom=0)
+        axes.yaxis.set_major_formatter(lambda height, _: number(height))
         axes.spines[["top", "right"]].set_visible(False)
         if len(chart.series) + len(chart.limits) > 1:
             axes.legend(frameon=False)

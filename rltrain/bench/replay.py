@@ -123,7 +123,8 @@ class ReplayBench:
         self._peers = [PEERS[name] for name in plan.peers if PEERS[name].is_installed]
         missing = [name for name in plan.peers if not PEERS[name].is_installed]
         if missing:
-            self.notes.append(f"not installed: {', '.join(missing)} (pip install {' '.join(missing)})")
+            install = f"pip install -c tools/constraints.txt {' '.join(missing)}"
+            self.notes.append(f"not installed: {', '.join(missing)} ({install})")
 
     @property
     def expected_s(self) -> float:

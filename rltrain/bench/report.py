@@ -28,7 +28,7 @@ class Table:
 
     title: str
     columns: tuple[str, ...]
-    rows: list[tuple[str, *tuple[Cell, ...]]] = field(default_factory=list)
+    rows: list[tuple[Cell, ...]] = field(default_factory=list)
 
 
 @dataclass
@@ -112,7 +112,9 @@ def _text(cell: Cell) -> str:
 
 def number(value: float) -> str:
     """Write a number with three digits or more, thousands apart."""
-    return f"{value:,.0f}" if abs(value) >= 100 else decimal(value) if abs(value) >= 10 else f"{value:.3g}"
+    if value == 0 or abs(value) >= 100:
+        return f"{value:,.0f}"
+    return decimal(value) if abs(value) >= 10 else f"{value:.3g}"
 
 
 def as_json(report: Report) -> dict[str, Any]:

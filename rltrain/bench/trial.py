@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rltrain.errors import RltrainError
+from rltrain.config.dump import toml_value
+from rltrain.config.source import parse_value
+from rltrain.errors import ConfigError, RltrainError
 
 ENDLESS = 10**12
 """Env steps that no trial comes to."""
@@ -53,6 +54,15 @@ class Trial:
         """What bound."""
         return str(self.summary["verdict"])
 
+    @property
+    def has_gpu(self) -> bool:
+        """Whether the policy ran on a GPU."""
+        return str(self.summary.get("device", "cpu")).startswith("cuda")
+
+    def has_role(self, role: str) -> bool:
+        """Whether there were processes of a role."""
+        return any(name.partition("-")[0] == role for name in self.summary["ledger"])
+
     def share(self, role: str, state: str) -> float:
         """Share of a state, mean over the processes of a role (`actor`, `inference`, `learner`); 0 without any."""
         rows = [row for name, row in self.summary["ledger"].items() if name.partition("-")[0] == role]
@@ -79,9 +89,8 @@ def run_trial(config: Path, overrides: Mapping[str, object], seconds: float | No
         if seconds is not None:
             options["run.time_limit_s"] = float(seconds)
         options |= overrides
-        sets = [part for path, value in options.items() for part in ("--set", f"{path}={_toml(value)}")]
-        command = [sys.executable, "-m", "rltrain", "run", str(config), "--no-dashboard", *sets]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ})
+        command = [sys.executable, "-m", "rltrain", "run", str(config), "--no-dashboard", *as_options(options)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         found = sorted(Path(folder).glob("*/summary.json"))
         if done.returncode or not found:
             tail = "\n".join((done.stdout + done.stderr).splitlines()[-_TAIL_LINES:])
@@ -89,5 +98,21 @@ def run_trial(config: Path, overrides: Mapping[str, object], seconds: float | No
         return Trial(json.loads(found[0].read_text()))
 
 
-def _toml(value: object) -> str:
-    return "none" if value is None else json.dumps(value)
+def as_options(overrides: Mapping[str, object]) -> list[str]:
+    """Return overrides, option path -> value, as arguments of a command."""
+    return [part for path, value in overrides.items() for part in ("--set", f"{path}={toml_value(value)}")]
+
+
+def parse_overrides(texts: Iterable[str]) -> dict[str, object]:
+    """Return `section.key=value` texts of a command line as option path -> value.
+
+    Raises:
+        ConfigError: one is not of that form.
+    """
+    found: dict[str, object] = {}
+    for text in texts:
+        path, equals, value = text.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {text}: accepted is section.key=value, such as --set run.seed=1.")
+        found[path.strip()] = parse_value(path.strip(), value.strip())
+    return found

@@ -21,7 +21,8 @@ COMMANDS = {
     "eval": "Play episodes with a trained policy.",
     "runs": "List the runs.",
     "board": "Show curves in TensorBoard.",
-    "bench": "Measure parts of rltrain beside other libraries.",
+    "bench": "Measure rltrain beside limits, loops and libraries.",
+    "tune": "Find the sizes that are fastest on this machine.",
     "config": "Show options, their values and meanings.",
 }
 """In the order a user meets them -> first line of help. The module of a command has its name."""

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import json
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from rltrain.cli.outputs import check_outputs, output_options, progress, write
+
 if TYPE_CHECKING:
     from rltrain.bench.suite import Suite
 
-SECONDS_PER_LINE = 10
-"""Between two lines of progress where standard error is no terminal."""
 CAPACITIES = (100_000, 1_000_000)
 
 
@@ -31,18 +27,6 @@ def command() -> None:
     """
 
 
-def _outputs(function: Callable[..., int]) -> Callable[..., int]:
-    """The options that every bench has."""
-    options = (
-        click.option("--quick", is_flag=True, help="Short turns: less than a minute where little else runs."),
-        click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
-                     help="Also write every value, and what it was measured on, to this file."),
-        click.option("--html", "html_file", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
-                     help="Also write a page with pictures; needs the extra `report`."),
-    )  # fmt: skip
-    return functools.reduce(lambda decorated, option: option(decorated), reversed(options), function)
-
-
 def _measure(
     make: Callable[[], Suite], json_file: Path | None, html_file: Path | None, packages: tuple[str, ...] = ("torch",)
 ) -> int:
@@ -50,11 +34,11 @@ def _measure(
     from rltrain.bench.record import record
     from rltrain.bench.report import as_json, lines_of
 
-    _check_outputs(json_file, html_file)
+    check_outputs(json_file, html_file)
     said = record(packages)
     is_complete = False
     suite = make()
-    with _progress() as tell:
+    with progress() as tell:
         try:
             suite.run(tell)
             is_complete = True
@@ -66,27 +50,14 @@ def _measure(
         report.notes.append("interrupted: this is what was measured until then")
     click.echo("\n".join(lines_of(report)))
     if json_file is not None:
-        json_file.write_text(json.dumps(as_json(report), indent=1))
+        write(json_file, json.dumps(as_json(report), indent=1))
     if html_file is not None:
         from rltrain.bench.page import page_of
 
-        html_file.write_text(page_of(report))
+        write(html_file, page_of(report))
     if not is_complete:
         raise KeyboardInterrupt
     return 0
-
-
-def _check_outputs(json_file: Path | None, html_file: Path | None) -> None:
-    """Refuse before anything is measured what could not be written afterwards."""
-    from rltrain.errors import ConfigError
-
-    for option, file in (("--json", json_file), ("--html", html_file)):
-        if file is not None and not file.absolute().parent.is_dir():
-            raise ConfigError(f"{option} {str(file)!r}: there is no folder {str(file.parent)!r}. Create it first.")
-    if html_file is not None:
-        from rltrain.bench.page import check_available
-
-        check_available()
 
 
 @command.command("replay", short_help="Measure the replay: inserts, draws, gathers, memory.")
@@ -115,12 +86,11 @@ def replay(quick: bool, capacities: tuple[int, ...], json_file: Path | None) -> 
 
     if quick and capacities:
         raise ConfigError("--quick measures small replays only. Use either --quick or --capacity.")
-    if json_file is not None and not json_file.absolute().parent.is_dir():
-        raise ConfigError(f"--json {str(json_file)!r}: there is no folder {str(json_file.parent)!r}. Create it first.")
+    check_outputs(json_file, None)
     plan = Plan.quick() if quick else Plan.full(capacities or CAPACITIES)
     said = record((*PEERS, "torch"))
     is_complete = False
-    with _progress() as show:
+    with progress() as show:
         bench = ReplayBench(plan, lambda done_s, what: show(done_s, bench.expected_s, what))
         try:
             bench.run()
@@ -128,43 +98,84 @@ def replay(quick: bool, capacities: tuple[int, ...], json_file: Path | None) -> 
         except KeyboardInterrupt:
             bench.notes.append("interrupted: this is what was measured until then")
     click.echo("\n".join(lines_of(bench.figures, bench.notes, plan, said)))
+    if is_complete and not any(figure.values for figure in bench.figures):
+        raise ConfigError("nothing could be measured; the notes above say why.")
     if json_file is not None:
-        json_file.write_text(json.dumps(as_json(bench.figures, bench.notes, plan, said, is_complete), indent=1))
+        write(json_file, json.dumps(as_json(bench.figures, bench.notes, plan, said, is_complete), indent=1))
     if not is_complete:
         raise KeyboardInterrupt
     return 0
 
 
-@contextlib.contextmanager
-def _progress() -> Iterator[Callable[[float, float, str], None]]:
-    """Show what is being done and the time left, on standard error: a bar, or a line now and then."""
-    if not sys.stderr.isatty():
-        yield _Lines()
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (BarColumn(20), TimeRemainingColumn(), TextColumn("{task.description}", markup=False))
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("", total=None)
-        yield lambda done_s, expected_s, what: progress.update(
-            task, completed=done_s, total=expected_s, description=what
-        )
+_CONFIG = click.argument("config", type=click.Path(path_type=Path, dir_okay=False))
+_SET = click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE",
+                    help="Set one option over the file's value; may be given several times.")
 
 
-class _Lines:
-    """A line every few seconds."""
+@command.command("roofline", short_help="Measure each stage alone, and how near the pipeline comes to the limit.")
+@_CONFIG
+@_SET
+@output_options
+def roofline(
+    config: Path, overrides: tuple[str, ...], quick: bool, json_file: Path | None, html_file: Path | None
+) -> int:
+    """Measure each stage of CONFIG alone on this machine, the limit that follows, and what the pipeline makes of it.
 
-    def __init__(self) -> None:
-        self._began = time.monotonic()
-        self._last = -float(SECONDS_PER_LINE)
+    Stages: env step, policy forward by batch size, update, gathers and copies, weight publication. The limit is what
+    the slowest can do by itself and, where they share cores, what these can do in all. Also what the plumbing could
+    carry, with an env, a policy and a learner that do nothing.
 
-    def __call__(self, done_s: float, expected_s: float, what: str) -> None:
-        from rltrain.telemetry.figures import duration
+    \b
+    Example:
+      rltrain bench roofline configs/cartpole.toml --quick
+      rltrain bench roofline configs/pong.toml --html roofline.html
+    """
+    from rltrain.bench.roofline import Plan, Roofline
+    from rltrain.bench.trial import parse_overrides
 
-        elapsed = time.monotonic() - self._began
-        if elapsed - self._last < SECONDS_PER_LINE:
-            return
-        self._last = elapsed
-        left_s = (expected_s - done_s) * (elapsed / done_s if done_s else 1)
-        click.echo(f"{what} ({duration(max(0, left_s))} left)", err=True)
+    plan = Plan.quick() if quick else Plan()
+    return _measure(lambda: Roofline(config, parse_overrides(overrides), plan), json_file, html_file)
+
+
+@command.command("pipeline", short_help="Measure schedules and inference modes beside a conventional loop.")
+@_CONFIG
+@_SET
+@output_options
+def pipeline(
+    config: Path, overrides: tuple[str, ...], quick: bool, json_file: Path | None, html_file: Path | None
+) -> int:
+    """Train CONFIG in every way: sync, overlap, async, with inference in a server and in the actors.
+
+    Algorithms with a replay also with prefetch on and off. Beside them a conventional loop: one process that collects,
+    learns, and repeats, with the same envs, network and update, at one torch thread and at one for each core. Where
+    there is a run.target_return, also the seconds to it, from process start.
+
+    \b
+    Example:
+      rltrain bench pipeline configs/cartpole.toml --quick
+      rltrain bench pipeline configs/halfcheetah.toml --json pipeline.json
+    """
+    from rltrain.bench.pipeline import PipelineBench, Plan
+    from rltrain.bench.trial import parse_overrides
+
+    plan = Plan.quick() if quick else Plan()
+    return _measure(lambda: PipelineBench(config, parse_overrides(overrides), plan), json_file, html_file)
+
+
+@command.command("ring", short_help="Measure the ring: fragments and bytes between two processes.")
+@output_options
+def ring(quick: bool, json_file: Path | None, html_file: Path | None) -> int:
+    """Measure the trajectory ring between two processes.
+
+    Fragments without bytes, and fragments of 64 KiB, 256 KiB and 2 MiB beside
+    plain copies of as many bytes, made by two processes at once. Ctrl-C prints
+    what was measured so far.
+
+    \b
+    Example:
+      rltrain bench ring --quick
+      rltrain bench ring --html ring.html
+    """
+    from rltrain.bench.ring import Plan, RingBench
+
+    return _measure(lambda: RingBench(Plan.quick() if quick else Plan()), json_file, html_file, ())

@@ -92,8 +92,8 @@ class AppoConfig(PolicyGradientOptions, AlgoConfig):
     """Extra decay of the V-trace coefficients (Remark 2 of the paper)."""
     normalize_advantage: bool = True
     """Subtract the mean of the minibatch's advantages and divide by their standard deviation."""
-    replay_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Part of each batch that is drawn from earlier fragments instead of being fresh; 0 is none."""
+    replay_share: Annotated[float, Field(ge=0, le=0.9)] = 0.0
+    """Part of what is learned from that is drawn from earlier fragments instead of being fresh; 0 is none."""
     replay_columns: Count = 4096
     """Earlier fragments that are kept for it, one for each env. Unit: fragments of one env."""
     replay_alpha: Unit = 0.6
@@ -174,21 +174,32 @@ class Td3Config(ActorCriticReplayOptions, AlgoConfig):
     """Updates of the critics for each one of the actor and the target networks. Unit: updates."""
 
 
+class NullConfig(AlgoConfig):
+    """Learns nothing: for measuring what everything but the learning costs (`rltrain bench roofline`)."""
+
+    source: ClassVar[Literal["fresh"]] = "fresh"
+    policy: ClassVar[Literal["actor_critic"]] = "actor_critic"
+
+
+Chosen = PpoConfig | AppoConfig | DqnConfig | SacConfig | Td3Config | NullConfig
+
+
 class AlgoSection(BaseModel):
     """Which algorithm trains, and the options of each; only the chosen one's may be set."""
 
     model_config = _RULES
 
-    name: Literal["ppo", "appo", "dqn", "sac", "td3"] = "ppo"
+    name: Literal["ppo", "appo", "dqn", "sac", "td3", "null"] = "ppo"
     """The algorithm; a file of that name under `algos/`."""
     ppo: PpoConfig = PpoConfig()
     appo: AppoConfig = AppoConfig()
     dqn: DqnConfig = DqnConfig()
     sac: SacConfig = SacConfig()
     td3: Td3Config = Td3Config()
+    null: NullConfig = NullConfig()
 
     @property
-    def chosen(self) -> PpoConfig | AppoConfig | DqnConfig | SacConfig | Td3Config:
+    def chosen(self) -> Chosen:
         """The options of the chosen algorithm."""
-        chosen: PpoConfig | AppoConfig | DqnConfig | SacConfig | Td3Config = getattr(self, self.name)
+        chosen: Chosen = getattr(self, self.name)
         return chosen

@@ -35,7 +35,7 @@ def to_toml(config: Config) -> str:
     sections: dict[str, list[str]] = {}
     for path, value in _values(config):
         section, _, key = path.rpartition(".")
-        sections.setdefault(section, []).append(f"{key} = {_toml(value)}")
+        sections.setdefault(section, []).append(f"{key} = {toml_value(value)}")
     return _HEADER + "".join(f"\n[{name}]\n" + "\n".join(lines) + "\n" for name, lines in sections.items())
 
 
@@ -43,7 +43,7 @@ def describe_options(loaded: LoadedConfig) -> list[Option]:
     """List every option of the run in the order of the schema."""
     meanings = {path: " ".join((field.description or "").split()) for path, field in leaves()}
     return [
-        Option(path, _toml(value), loaded.origins[path], meanings[path]) for path, value in _values(loaded.config)
+        Option(path, toml_value(value), loaded.origins[path], meanings[path]) for path, value in _values(loaded.config)
     ]
 
 
@@ -59,7 +59,8 @@ def _values(config: Config) -> list[tuple[str, Any]]:
     return values
 
 
-def _toml(value: Any) -> str:
+def toml_value(value: Any) -> str:
+    """Write a value as `--set` and a file take it."""
     if value is None:
         return '"none"'
     if isinstance(value, bool):
@@ -67,7 +68,7 @@ def _toml(value: Any) -> str:
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(map(_toml, value)) + "]"
+        return "[" + ", ".join(map(toml_value, value)) + "]"
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{_toml(str(key))} = {_toml(item)}" for key, item in value.items()) + "}"
+        return "{" + ", ".join(f"{toml_value(str(key))} = {toml_value(item)}" for key, item in value.items()) + "}"
     return repr(value)

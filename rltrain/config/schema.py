@@ -158,7 +158,8 @@ class LearnerSection(Section):
     """`auto` (the first CUDA device, else CPU), `cpu`, `cuda`, or `cuda:N`; also the inference server's, unless
     `pipeline.inference_device` names another."""
     num_threads: Threads | Auto = "auto"
-    """Torch threads of the learner. `auto`: usable cores divided by the processes that compute, at least 1."""
+    """Threads of the learner; on a CPU, large minibatches of ppo and appo are shared out among them. `auto`: usable
+    cores divided by the processes that compute, at least 1."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """Arithmetic of forward and backward passes; weights and targets stay float32."""
     compile: bool = False
@@ -175,7 +176,9 @@ class ReplaySection(Section):
     """The replay of the algorithms that learn from it (dqn, sac, td3)."""
 
     capacity: Rows = 1_000_000
-    """Transitions kept; then the oldest make room. Unit: env steps."""
+    """Rows kept; then the oldest make room. The row behind an episode's end is no transition, and with
+    `env.frame_stack` each episode also takes the frames of its first stack, so short episodes leave fewer. Unit: env
+    steps."""
     learning_starts: EnvSteps = 1_000
     """Env steps in the replay before the first update, also where a resumed run begins with an empty one. A new run
     acts at random until then. Unit: env steps."""
@@ -204,7 +207,8 @@ class ReplaySection(Section):
     save: bool = False
     """Write the replay into each checkpoint. Without, a resumed run fills it again before it learns on."""
     in_file: bool = False
-    """Keep it in a file of the run folder, mapped into memory, instead of in memory."""
+    """Keep it in a file on the disk of the run folder, mapped into memory, instead of in memory. The file has no name
+    there, so that nothing is left of it when the run ends."""
     allow_overcommit: bool = False
     """Start although the replay is larger than the memory that is free."""
 

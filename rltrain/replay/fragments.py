@@ -10,6 +10,8 @@ to fragments (Kapturowski et al. 2019).
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -33,6 +35,8 @@ class FragmentReplay:
         self._kept: dict[str, Tensor] = {}
         self._head = 0
         """Columns that came in."""
+        self._owed = 0.0
+        """Drawn columns that no whole one has come of yet."""
         self._fresh = np.zeros(0, np.int64)
         self._drawn: Draw | None = None
         self._copying: tuple[Tensor, torch.cuda.Event] | None = None
@@ -44,11 +48,13 @@ class FragmentReplay:
             fresh: name -> [T+1, B, ...], as they are learned from.
 
         Returns:
-            name -> [T+1, B + K, ...]; K = B share / (1 - share), none while nothing is kept.
+            name -> [T+1, B + K, ...]; K = B share / (1 - share) on average, none while nothing is kept.
         """
         self._set_copied()
         num_fresh = next(iter(fresh.values())).shape[1]
-        num_drawn = round(num_fresh * self.share / (1 - self.share))
+        self._owed += num_fresh * self.share / (1 - self.share)
+        num_drawn = math.floor(self._owed + 1e-9)
+        self._owed -= num_drawn
         mixed = fresh
         self._drawn = None
         if self._head and num_drawn:

@@ -294,7 +294,9 @@ class ReplayStore:
     def _check_state(self, state: dict[str, np.ndarray]) -> None:
         saved = state.get("layout", np.zeros(0, np.int64)).tolist()
         if saved != list(self._numbers()):
-            raise ValueError(f"{', '.join(_NUMBERS)} were {saved}, and are {list(self._numbers())}")
+            pairs = zip(_NUMBERS, saved, self._numbers(), strict=False)
+            changed = [f"{name} was {old} and is {new}" for name, old, new in pairs if old != new]
+            raise ValueError(", ".join(changed) or "it says nothing of its sizes")
         for name, like in self.state_dict().items():
             x = state.get(name)
             whole = self._arrays.get(name, like)

@@ -106,6 +106,7 @@ class Dashboard:
             frame += [*gap, panels.legend(glyphs, width)]
             frame += panels.processes(sample, glyphs, width, max_lines=height - 22 if is_roomy else 4)
             frame += [*gap, panels.ring(sample, glyphs, width), panels.inference(sample), panels.lag(sample)]
+            frame += panels.replay(sample, header)
             frame += panels.gpus(sample, max_lines=8 if is_roomy else 2)
             frame += [*(gap if is_roomy else []), *panels.verdict(verdict, width)]
         return (frame + panels.warnings(warnings, width, max(0, min(_WARNING_LINES, height - len(frame)))))[:height]

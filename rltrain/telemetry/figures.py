@@ -22,6 +22,11 @@ def percent(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.0f} %"
 
 
+def replay_fill(transitions: int, capacity: int) -> str:
+    """Write how full a replay is, such as `replay 1,494 (15 %)`."""
+    return f"replay {count(transitions)} ({percent(transitions / capacity)})"
+
+
 def duration(seconds: float | None) -> str:
     """Write a duration, such as `12.3 s`, `2:05 min` or `1:02:05 h`."""
     if seconds is None:

@@ -11,7 +11,7 @@ KINDS = ("compute", "copy", "weights", "wait", "boot")
 
 _KIND_OF_STATE = {
     "env_step": "compute", "forward": "compute", "update": "compute",
-    "write": "copy", "gather": "copy", "h2d": "copy", "d2h": "copy", "reply": "copy", "sample": "copy",
+    "write": "copy", "gather": "copy", "h2d": "copy", "d2h": "copy", "reply": "copy",
     "publish": "weights", "load_weights": "weights", "checkpoint": "weights",
     "boot": "boot",
 }

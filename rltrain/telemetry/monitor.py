@@ -20,13 +20,11 @@ import numpy as np
 
 from rltrain.config.load import LoadedConfig, to_toml
 from rltrain.config.machine import usable_cores
-from rltrain.config.schema import Config
 from rltrain.fields import EnvSpec
-from rltrain.replay.layout import ReplayLayout
 from rltrain.shm.counters import CounterRow
 from rltrain.telemetry import curves
 from rltrain.telemetry.gpu import GpuMonitor
-from rltrain.telemetry.header import RunHeader
+from rltrain.telemetry.header import RunHeader, notes_of
 from rltrain.telemetry.ledger import Ledger
 from rltrain.telemetry.plain import Display, PlainLines, choose_display
 from rltrain.telemetry.sample import NO_SAMPLE, Sample
@@ -94,14 +92,18 @@ class Monitor:
         self.ledger = Ledger(rows, ring_states, self.gpus, env_steps, updates, overwritten)
         self.header = RunHeader(
             config.run.name, spec.env_id, config.algo.name, config.pipeline.schedule, os.path.relpath(folder),
-            config.run.total_env_steps, config.run.target_return, device, self._notes(spec), config.run.target_window,
-            env_steps,
+            config.run.total_env_steps, config.run.target_return, device, notes_of(config, spec),
+            config.run.target_window, env_steps,
+            config.replay.capacity if config.algo.chosen.source == "replay" else None,
         )
         self.folder = folder
         self.endless = spec.env_id if spec.max_episode_steps is None else None
         self._open_writer(env_steps if resumed else None)
         plain: Display = PlainLines(sys.stdout, self.header)
         self.display = self._try("choosing the display", self._choose_display, plain)
+        if isinstance(self.display, PlainLines):
+            for adjustment in self.loaded.adjustments:  # the command has said it above
+                self.warnings.remove(adjustment)
         self._show(lambda display: display.start())
 
     def _choose_display(self) -> Display:
@@ -120,25 +122,6 @@ class Monitor:
                 self.folder / "tensorboard", to_toml(config), config.model_dump(mode="json"),
                 purge_step=purge_step, on_warning=self.warn,
             )
-
-    def _notes(self, spec: EnvSpec) -> tuple[str, ...]:
-        config = self.config
-        actors = int(config.actors.num_actors)
-        lanes = actors * config.actors.groups_per_actor
-        stepping = "its own vector implementation" if spec.is_native else "single envs"
-        note = (
-            f"{actors} actor{'s' if actors > 1 else ''} x {config.actors.groups_per_actor} groups x "
-            f"{config.actors.envs_per_group} envs ({stepping}), {lanes} lanes; "
-            f"threads: learner {config.learner.num_threads}, others 1"
-        )
-        notes = [note]
-        if config.algo.chosen.source == "replay":
-            notes.append(_replay_note(config, ReplayLayout.of(config, spec, lanes)))
-        if config.pipeline.schedule == "async":
-            notes.append("schedule async: this run is not reproducible")
-        return tuple(notes)
-
-    # -- while the run goes on --------------------------------------------------------------------------------
 
     def tick(self, phase: str = "training", is_learner_exempt: bool = False) -> None:
         """Take a sample and show it; about once a second. The learner's silence may be exempt, see `silence`."""
@@ -273,6 +256,7 @@ class Monitor:
         """Return what `summary.json` keeps of the ledger; after `finish`."""
         return {
             "env_steps_per_s": total.env_steps_per_s,
+            "device": self.header.device,
             "verdict": self.verdict.line if self.verdict else None,
             "ledger": {process.name: process.shares for process in total.processes},
             "rss_bytes": {process.name: self.rss_bytes.get(process.name) for process in total.processes},
@@ -282,6 +266,7 @@ class Monitor:
             "dropped_env_steps": total.dropped_env_steps,
             "overwritten_fragments": total.overwritten_fragments,
             "bad_updates": total.bad_updates,
+            "replay_transitions": total.replay_transitions,
         }
 
     def stop(self) -> None:
@@ -301,12 +286,3 @@ class Monitor:
 
 def _in_words(error: Exception) -> str:
     return ": ".join([type(error).__name__, *str(error).splitlines()[:1]])
-
-
-def _replay_note(config: Config, layout: ReplayLayout) -> str:
-    replay = config.replay
-    return (
-        f"replay: {replay.capacity:,} transitions, {layout.num_bytes / 2**30:.2f} GiB "
-        f"{'in a file' if replay.in_file else 'in memory'}, {'prioritized' if replay.prioritized else 'uniform'}, "
-        f"{replay.updates_per_env_step:g} updates per env step after the first {replay.learning_starts:,}"
-    )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import textwrap
 from dataclasses import dataclass, field
 
-from rltrain.telemetry.figures import count, decimal, delays, duration, mebibytes, one_line, percent
+from rltrain.telemetry.figures import count, decimal, delays, duration, mebibytes, one_line, percent, replay_fill
 from rltrain.telemetry.glyphs import KINDS, Glyphs, kind_of
 from rltrain.telemetry.gpu import GpuSample
 from rltrain.telemetry.header import RunHeader
@@ -164,14 +164,22 @@ def inference(sample: Sample) -> Line:
 
 
 def lag(sample: Sample) -> Line:
-    """Show policy lag, the replay where there is one, and what went wrong."""
+    """Show policy lag and what went wrong."""
     lags = f"p50 {count(sample.policy_lag_p50)}  p99 {count(sample.policy_lag_p99)}"
     losses = f"dropped {count(sample.dropped_env_steps)}   bad updates {sample.bad_updates}"
     if sample.overwritten_fragments:
         losses = f"overwritten {count(sample.overwritten_fragments)}   {losses}"
-    if sample.replay_transitions is not None:
-        lags += f"   replay {count(sample.replay_transitions)}, drawing {percent(sample.sample_share or 0.0)}"
     return [(f"{'policy lag':<{_LABEL}}{lags}   {losses}   restarts {sample.restarts}", "")]
+
+
+def replay(sample: Sample, header: RunHeader) -> list[Line]:
+    """Show how full the replay is and the ratio that was reached; nothing without one."""
+    if sample.replay_transitions is None or header.replay_capacity is None:
+        return []
+    fill = replay_fill(sample.replay_transitions, header.replay_capacity).removeprefix("replay ")
+    ratio = f"{decimal(sample.updates_per_env_step)} updates per env step"
+    drawing = f"drawing takes {percent(sample.sample_share or 0.0)} of the time"
+    return [[(f"{'replay':<{_LABEL}}{fill} of {count(header.replay_capacity)}   {ratio}   {drawing}", "")]]
 
 
 def gpus(sample: Sample, max_lines: int) -> list[Line]:

@@ -6,7 +6,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Protocol, TextIO
 
-from rltrain.telemetry.figures import count, decimal, one_line, percent, printable
+from rltrain.telemetry.figures import count, decimal, one_line, percent, printable, replay_fill
 from rltrain.telemetry.header import RunHeader
 from rltrain.telemetry.sample import Sample
 from rltrain.telemetry.verdict import Verdict
@@ -86,6 +86,8 @@ class PlainLines:
         ]
         if sample.return_mean is not None:
             parts.append(f"return {decimal(sample.return_mean)}")
+        if sample.replay_transitions is not None and self._header.replay_capacity:
+            parts.append(replay_fill(sample.replay_transitions, self._header.replay_capacity))
         if sample.has_long_episode:
             parts.append(f"an episode runs for {count(sample.longest_open_steps)} steps")
         if verdict is not None:

@@ -55,6 +55,7 @@ class Shares:
         queue_p95_us: wait of a request, None when not measured.
         service_us: median, None when not measured.
         schedule: `sync`, `overlap` or `async`.
+        is_replayed: whether the learner draws from a replay.
     """
 
     starved: float
@@ -68,6 +69,7 @@ class Shares:
     queue_p95_us: float | None
     service_us: float | None
     schedule: str
+    is_replayed: bool = False
 
 
 def ask(shares: Shares, slowdown: tuple[float, float] | None) -> list[Rule]:
@@ -125,7 +127,7 @@ def _replay(s: Shares) -> Rule:
         waiting / MAX_COPY_SHARE,
         f"the learner waits for the replay (inserting, drawing, gathering) {_percent(waiting)} and computes "
         f"{_percent(computing)} of the time",
-        f"replay.prefetch = true and a core for it, or larger batches with fewer updates: up to {_gain(waiting)}",
+        f"a core for drawing ahead (replay.prefetch), or larger batches with fewer updates: up to {_gain(waiting)}",
     )
 
 
@@ -135,12 +137,15 @@ def _learner(s: Shares) -> Rule:
     gain = f"a learner twice as fast: up to {_gain(min(0.5, held_back))}"
     if held_back < 0.05:
         gain = "actors are hardly held back, so they bind next"
+    less = "fewer epochs, a smaller network"
+    if s.is_replayed:
+        less = "fewer updates (replay.updates_per_env_step), a smaller replay.batch_size or network"
     return Rule(
         "learner-bound",
         s.starved < MIN_STARVED,
         (1 - s.starved) / (1 - MIN_STARVED),
         f"the learner computes {_percent(computing)} and waits for data {_percent(s.starved)} of the time",
-        f"fewer epochs, a smaller network or a faster device; {gain}",
+        f"{less} or a faster device; {gain}",
     )
 
 

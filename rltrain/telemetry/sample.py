@@ -109,6 +109,13 @@ class Sample:
         return sum(process.restarts for process in self.processes)
 
     @property
+    def updates_per_env_step(self) -> float | None:
+        """The replay ratio that was reached; None while nothing came or without a replay."""
+        if self.replay_transitions is None or not self.env_steps_per_s:
+            return None
+        return self.updates_per_s / self.env_steps_per_s
+
+    @property
     def has_long_episode(self) -> bool:
         """Whether an episode goes on for more than twice the length of those that ended, or none has ended."""
         return self.longest_open_steps > 2 * (self.episode_length_mean_steps or 0)

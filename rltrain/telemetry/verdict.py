@@ -99,6 +99,7 @@ def judge(
         queue_p95_us=sample.queue_delay_us_p95,
         service_us=sample.service_us_p50,
         schedule=schedule,
+        is_replayed=sample.replay_transitions is not None,
     )
     rules = ask(shares, slowdown)
     chosen = next(rule for rule in rules if rule.holds)

@@ -88,7 +88,7 @@ class Learner:
         for warning in warnings:
             self.channel.send({"warning": warning})
         self.saver.restore(checkpoint)
-        for text in self.training.load_state_dict(checkpoint["training"]):
+        for text in self.training.load_state_dict(checkpoint["training"], checkpoint["env_steps"]):
             self.channel.send({"warning": text})
         self.version = checkpoint["version"]
         self.env_steps = checkpoint["env_steps"]

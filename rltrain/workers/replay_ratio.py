@@ -37,10 +37,10 @@ class ReplayRatio:
         """Whether the replay still holds too little to learn from."""
         return self.filled < self.learning_starts
 
-    def collected(self, num_env_steps: int) -> None:
-        """Note env steps that came into the replay."""
+    def collected(self, num_env_steps: int, is_drawable: bool = True) -> None:
+        """Note env steps that came into the replay; while none of it may be drawn yet, they pay for nothing either."""
         self.filled += num_env_steps
-        paying = min(num_env_steps, self.filled - self.learning_starts)
+        paying = min(num_env_steps, self.filled - self.learning_starts) if is_drawable else 0
         self.owed += max(0, paying) * self.updates_per_env_step
 
     def updated(self) -> None:

@@ -12,6 +12,8 @@ whatever the speed of its processes. In `async` it may also go on while no fragm
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import time
 from collections.abc import Set
@@ -25,7 +27,7 @@ from rltrain.algos import load_algorithm
 from rltrain.algos.schedules import linear, progress_at
 from rltrain.algos.train_state import TrainState
 from rltrain.config.schema import Config
-from rltrain.errors import CheckpointError
+from rltrain.errors import CheckpointError, ConfigError
 from rltrain.fields import EnvSpec
 from rltrain.replay.layout import ReplayLayout
 from rltrain.replay.prioritized import Priorities
@@ -101,16 +103,27 @@ class ReplayTraining:
 
     def _refill(self) -> str:
         """Take the saved replay, or begin with an empty one where sizes have changed; returns what the user hears."""
-        try:
-            self.store.load_state_dict(_part(self._saved, "store."))
-            self.priorities.load_state_dict(_part(self._saved, "priorities."))
-        except (CheckpointError, ValueError, KeyError, TypeError) as error:
-            self.store = ReplayStore(self.layout, self.store.file)
+        problem = self._take_saved()
+        if problem is not None:
+            file = self.store.file
+            del self.store  # first, as a file on a small disk has room once only
+            self.store = ReplayStore(self.layout, file)
             self.priorities = self._new_priorities()
             self.ratio.load_state_dict(self.ratio.state_dict(), is_replay_empty=True)
             self._last = {}
-            return f"the replay begins empty, as the saved one does not fit: {error}"
-        return f"the replay goes on with the {self.ratio.filled:,} env steps of the checkpoint."
+            return f"the replay begins empty, as the saved one does not fit: {problem}"
+        return f"the replay goes on with the {self.store.size:,} transitions of the checkpoint."
+
+    def _take_saved(self) -> str | None:
+        """Fill the replay with the saved one; returns why not."""
+        try:
+            if not np.array_equal(self._saved["env"], _digest_of_env(self.config)):
+                return "its transitions are of other options of the section env."
+            self.store.load_state_dict(_part(self._saved, "store."))
+            self.priorities.load_state_dict(_part(self._saved, "priorities."))
+        except (CheckpointError, ValueError, KeyError, TypeError) as error:
+            return str(error)
+        return None
 
     def _new_priorities(self) -> Priorities:
         replay = self.replay
@@ -148,7 +161,7 @@ class ReplayTraining:
                 {name: x.to(self.state.device) for name, x in batch.tensors.items()}, batch.num_env_steps
             )
         self.counters.set("replay_size", self.store.size)
-        self.ratio.collected(batch.num_env_steps)
+        self.ratio.collected(batch.num_env_steps, is_drawable=self.store.size > 0)
         return self._update_often(self.ratio.num_due, env_steps)
 
     def learn_on_credit(self, env_steps: int) -> dict[str, torch.Tensor] | None:
@@ -199,6 +212,7 @@ class ReplayTraining:
         if self.replay.save:
             replay.update({f"store.{name}": x for name, x in self.store.state_dict().items()})
             replay.update({f"priorities.{name}": x for name, x in self.priorities.state_dict().items()})
+            replay["env"] = _digest_of_env(self.config)
             replay["last"] = np.array([(lane, last[1]) for lane, last in sorted(self._last.items())], np.int64)
         return {
             "algorithm": self.update.state_dict(),
@@ -206,14 +220,19 @@ class ReplayTraining:
             "ratio": self.ratio.state_dict(),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> list[str]:
+    def load_state_dict(self, state: dict[str, Any], env_steps: int) -> list[str]:
         """Take up training where `state_dict` left it; a saved replay is taken by `attach`.
+
+        Args:
+            state: of the checkpoint.
+            env_steps: learned from until then.
 
         Returns:
             What the user should know of the replay.
 
         Raises:
             CheckpointError: it is of another algorithm or another model.
+            ConfigError: filling the replay again takes all env steps that are left.
         """
         self.update.load_state_dict(state["algorithm"])
         saved = {name: x.numpy() for name, x in state["replay"].items()}
@@ -224,6 +243,13 @@ class ReplayTraining:
         self.ratio.load_state_dict(state["ratio"], is_empty)
         if not is_empty:
             return []
+        total = self.config.run.total_env_steps
+        if total - env_steps <= self.replay.learning_starts:
+            raise ConfigError(
+                f"run.total_env_steps = {total} leaves {max(0, total - env_steps)} env steps, and the replay begins "
+                f"empty (the checkpoint has none): replay.learning_starts = {self.replay.learning_starts} of them fill "
+                "it, and nothing would be learned. Accepted: more env steps, or fewer replay.learning_starts."
+            )
         return [
             f"the replay begins empty (replay.save is off): the next {self.replay.learning_starts:,} env steps "
             "fill it before updates go on."
@@ -237,6 +263,13 @@ class ReplayTraining:
     def close(self) -> None:
         """Stop the sampler."""
         self.sampler.close()
+
+
+def _digest_of_env(config: Config) -> np.ndarray:
+    """A number for all that decides what a transition means; observations are scaled only when they are drawn."""
+    options = config.env.model_dump(mode="json", exclude={"normalize_obs", "vectorization"})
+    digest = hashlib.sha256(json.dumps(options, sort_keys=True).encode()).digest()
+    return np.frombuffer(digest[:8], np.int64).copy()
 
 
 def _part(state: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:

@@ -196,6 +196,13 @@ class Saver:
         """
         self.counters.enter("checkpoint")
         self._plan_next(progress["env_steps"])
+        owed = progress["training"]["ratio"].get("owed", 0.0)
+        if owed >= 1 and self.config.pipeline.schedule != "async":
+            self._warn(
+                f"{int(owed):,} updates that this version still owes would take longer than the run may take to end: a "
+                "resumed run makes them behind the next fragments, and so does not end with the weights of one that "
+                "was never stopped. A longer supervision.shutdown_grace_s leaves time for them."
+            )
         state = {
             **progress,
             "spec": json.dumps(self.spec.to_dict()),

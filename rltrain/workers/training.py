@@ -64,8 +64,8 @@ class Training(Protocol):
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint keeps besides the `TrainState`."""
 
-    def load_state_dict(self, state: dict[str, Any]) -> list[str]:
-        """Restore it; returns what the user should know."""
+    def load_state_dict(self, state: dict[str, Any], env_steps: int) -> list[str]:
+        """Restore it, of a run that has learned from `env_steps`; returns what the user should know."""
 
     def close(self) -> None:
         """Stop its threads."""
@@ -116,7 +116,7 @@ class FreshTraining:
         """Return nothing of its own."""
         return {"algorithm": {}, "replay": {}, "ratio": {}}
 
-    def load_state_dict(self, state: dict[str, Any]) -> list[str]:
+    def load_state_dict(self, state: dict[str, Any], env_steps: int) -> list[str]:
         """Take nothing."""
         return []
 
@@ -139,6 +139,8 @@ def make_training(
     if config.learner.compile:
         compile_model(model)
     state = TrainState(model.to(device), config, num_envs=num_lanes * config.actors.envs_per_group)
+    if state.rows.num_threads > 1:
+        torch.set_num_threads(1)  # minibatches are shared out instead
     if config.algo.chosen.source == "replay":
         return state, ReplayTraining(config, state, spec, num_lanes)
     return state, FreshTraining(config, state)

@@ -17,7 +17,8 @@ from tests.specs import ALL_ACTIONS, env_spec
 ALL = sorted(
     path.stem for path in Path(rltrain.algos.__file__).parent.glob("*.py") if "def make_update" in path.read_text()
 )
-ALGORITHMS = [name for name in ALL if AlgoSection.model_fields[name].default.source == "fresh"]
+LEARNING = [name for name in ALL if name != "null"]
+ALGORITHMS = [name for name in LEARNING if AlgoSection.model_fields[name].default.source == "fresh"]
 METRICS = {
     "policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "explained_variance", "grad_norm",
     "ratio_deviation", "learning_rate", "entropy_coef",

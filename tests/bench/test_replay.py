@@ -140,7 +140,7 @@ def test_other_library_that_fails_is_named_and_leaves_no_figure(other):
 def test_library_that_is_not_installed_is_named(monkeypatch):
     monkeypatch.setattr(replay, "PEERS", {"not-there": Peer("not-there", "not_there_at_all", Other, 1, lambda _: 1.0)})
     bench = measured(dataclasses.replace(SMALL, cases=(VECTOR,), peers=("not-there",)))
-    assert "not installed: not-there (pip install not-there)" in bench.notes
+    assert "not installed: not-there (pip install -c tools/constraints.txt not-there)" in bench.notes
     assert "other 1.0" not in {f.side for f in bench.figures}
 
 

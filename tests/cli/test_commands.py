@@ -30,7 +30,10 @@ def rltrain(*arguments: str, cwd: Path = ROOT, options: tuple[str, ...] = ()) ->
     )
 
 
-@pytest.mark.parametrize("name", [*COMMANDS, "config show", "bench replay"])
+BENCHES = ("replay", "roofline", "pipeline", "ring")
+
+
+@pytest.mark.parametrize("name", [*COMMANDS, "config show", *(f"bench {name}" for name in BENCHES)])
 def test_help_of_command_has_purpose_and_example(name):
     result = rltrain(*name.split(), "--help")
     assert result.returncode == 0, result.stderr

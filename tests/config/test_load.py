@@ -76,7 +76,7 @@ def test_load_set_values_need_no_quotes_and_keep_their_types(tmp_path):
         ("[algo.ppo]\nlearning_rate = inf", 4, ["algo.ppo.learning_rate", "a number above 0"]),
         ('[pipeline]\nschedule = "asynch"', 4, ['"asynch"', '"sync", "overlap" or "async"']),
         ("[model]\nhidden_sizes = [64, 0]", 4, ["model.hidden_sizes = [64, 0]", "each a whole number at least 1"]),
-        ('[algo]\nname = "pppo"', 4, ['algo.name = "pppo"', '"ppo", "appo", "dqn", "sac" or "td3"']),
+        ('[algo]\nname = "pppo"', 4, ['algo.name = "pppo"', '"ppo", "appo", "dqn", "sac", "td3" or "null"']),
         ("model.hidden_size = [3]", 3, ["env.model", "Accepted here"]),
     ],
 )

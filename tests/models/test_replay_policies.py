@@ -235,3 +235,11 @@ def test_critics_of_images_train_an_encoder_of_their_own_unless_frozen():
         assert all((p.grad is not None) is not are_frozen for p in critics.parameters())
         critics.zero_grad()
     assert not any(p.grad is not None for p in model.parameters())
+
+
+@pytest.mark.parametrize("leaves", LEAVES)
+def test_own_q_network_of_the_example_takes_every_kind_of_observation(leaves):
+    spec = spec_for("dqn", *LEAVES[leaves])
+    model = build_model(spec, settings_of("dqn", model={"kind": "configs.own_q_model:make_model"}), False)
+    obs = {n: x for n, x in transitions(spec).items() if n.startswith("obs")}
+    assert model(obs).shape == (12, spec.action.nvec[0])

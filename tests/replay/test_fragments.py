@@ -39,6 +39,13 @@ def test_mixed_batch_is_the_fresh_columns_and_whole_earlier_ones_in_the_wanted_s
         assert set(mixed[6:]) <= set(range(first))
 
 
+def test_share_that_makes_less_than_a_column_adds_up():
+    replay = FragmentReplay(100, 0.05, 0.6, seed=0)
+    mixed = [len(columns_of(replay.mix(fragments(6 * i, 6)))) - 6 for i in range(20)]
+    assert set(mixed) == {0, 1}
+    assert sum(mixed) == pytest.approx(20 * 6 * 0.05 / 0.95, abs=1)
+
+
 def test_oldest_columns_make_room():
     replay = FragmentReplay(8, 0.5, 0.0, seed=0)
     for first in range(0, 40, 4):

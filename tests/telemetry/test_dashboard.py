@@ -256,3 +256,12 @@ def test_dashboard_on_a_dumb_terminal_is_plain_lines():
     _, output, _ = run_on_terminal("normal", TERM="dumb")
     assert "\x1b" not in output
     assert "201,234 steps/s" in output
+
+
+def test_dashboard_says_how_full_the_replay_is_and_which_ratio_is_reached():
+    header = replace(HEADER, replay_capacity=10_000)
+    dashboard = Dashboard(Console(file=StringIO(), width=80, height=24, force_terminal=True), header, UNICODE)
+    shown = sample(SHARES, replay_transitions=1_494, sample_share=0.03, env_steps_per_s=100.0, updates_per_s=25.0)
+    lines = ["".join(text for text, _ in line) for line in dashboard.lines(shown, None, [], "training", 80, 24)]
+    (line,) = (line for line in lines if line.startswith("replay"))
+    assert "1,494 (15 %) of 10,000   0.25 updates per env step   drawing takes 3 %" in line

@@ -21,7 +21,7 @@ def test_glyphs_kinds_differ_without_colour(glyphs):
 def test_kind_of_every_waiting_state_is_wait():
     states = {state for of_role in STATES.values() for state in of_role}
     waiting = {state for state in states if kind_of(state) == "wait"}
-    assert waiting == {state for state in states if state.startswith("wait_")} | {"batch_delay"}
+    assert waiting == {state for state in states if state.startswith("wait_")} | {"batch_delay", "sample"}
 
 
 def test_glyphs_sparkline_spans_smallest_to_largest():

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from io import StringIO
 
 import pytest
@@ -144,3 +145,10 @@ def test_choose_display_closed_stream_is_plain_lines_that_print_nothing():
     display.update(sample(SHARES), None, ["warning"], "training")
     display.stop()
     assert isinstance(display, PlainLines)
+
+
+def test_plain_lines_tell_how_full_the_replay_is(clock):
+    out = StringIO()
+    display = PlainLines(out, replace(HEADER, replay_capacity=10_000))
+    display.update(sample(SHARES, replay_transitions=1_494), None, [], "training")
+    assert "45.5 updates/s  return 123.4  replay 1,494 (15 %)" in out.getvalue()

@@ -215,3 +215,11 @@ def test_silence_of_a_learner_that_may_be_compiling_is_none():
 
 def test_judge_whole_run_is_not_named_after_who_was_silent_at_its_end():
     assert judge_whole(silent("learner", 12.4, "checkpoint"), "async", False).name == "env-bound"
+
+
+def test_judge_advice_to_a_learner_that_binds_fits_what_it_learns_from():
+    shares = {"learner": {"update": 0.95, "wait_data": 0.05}, "actor": {"env_step": 0.5, "wait_slot": 0.5}}
+    assert "fewer epochs" in judge(sample(shares), "overlap").advice
+    replayed = judge(sample(shares, replay_transitions=1_000), "overlap").advice
+    assert "replay.updates_per_env_step" in replayed
+    assert "epochs" not in replayed

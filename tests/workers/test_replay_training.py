@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 from rltrain.algos.train_state import TrainState
 from rltrain.config.load import load
 from rltrain.config.schema import Config
+from rltrain.errors import ConfigError
 from rltrain.models import build_model
 from rltrain.replay.prioritized import Priorities
 from rltrain.replay.store import ReplayStore
@@ -123,15 +125,53 @@ def test_replay_of_other_sizes_begins_empty_and_says_so():
     made = training()
     fill(made)
     other = training(replay__n_step=3)
-    assert other.load_state_dict(saved(made)) == []
+    assert other.load_state_dict(saved(made), 192) == []
     said = other._refill()
-    assert "the replay begins empty, as the saved one does not fit" in said
+    assert said == "the replay begins empty, as the saved one does not fit: replay.n_step was 1 and is 3"
     assert (other.store.size, other.ratio.filled) == (0, 0)
     same = training()
-    same.load_state_dict(saved(made))
+    same.load_state_dict(saved(made), 192)
     assert same.held_bytes > 1_000
-    assert f"goes on with the {made.ratio.filled} env steps" in same._refill()
+    assert f"goes on with the {made.store.size} transitions" in same._refill()
     assert same.store.size == made.store.size
+    made.close()
+
+
+@pytest.mark.parametrize("change", [{"env__reward_clip": 0.1}, {"env__kwargs": "{hard = true}"}])
+def test_replay_of_other_rewards_or_another_env_begins_empty(change):
+    made = training()
+    fill(made)
+    other = training(**change)
+    other.load_state_dict(saved(made), 192)
+    assert "of other options of the section env" in other._refill()
+    assert other.store.size == 0
+    scaled = training(env__normalize_obs="true")
+    scaled.load_state_dict(saved(made), 192)
+    assert "goes on" in scaled._refill()
+    made.close()
+
+
+def test_resume_in_which_all_that_is_left_fills_the_replay_is_refused():
+    made = training(replay__save="false", run__total_env_steps=1000)
+    state = saved(made)
+    with pytest.raises(ConfigError, match=r"leaves 32 env steps.*replay.learning_starts = 32 of them fill it"):
+        made.load_state_dict(state, 968)
+    assert "the next 32 env steps fill it" in made.load_state_dict(state, 967)[0]
+
+
+def test_env_steps_that_cannot_be_drawn_yet_pay_for_no_update():
+    """n-step windows need rows behind them: what comes before the first is no reason for a burst later."""
+    made = training(replay__n_step=20, replay__learning_starts=1)
+    fill(made, 0)
+    stream = Stream(0, made.layout)
+    for index in range(3):
+        batch = batch_of(stream, [FragmentMeta(0, index, 0, 1), FragmentMeta(1, index, 0, 1)])
+        made.learn(dataclasses.replace(batch, num_env_steps=32), 0)
+        if not made.store.size:
+            assert made.ratio.owed == 0
+    assert made.store.size > 0
+    assert made.ratio.owed < 1
+    assert made.state.updates == 32 * 0.25
     made.close()
 
 

@@ -222,6 +222,18 @@ def test_save_that_finds_no_room_a_hundred_times_warns_a_few_times_and_anew_afte
         assert channel.recv(0)[0]["checkpoint"] == "checkpoint"
 
 
+def test_save_with_updates_still_owed_says_that_a_resumed_run_will_differ(make):
+    saver, channel = make()
+    store_by(saver, lambda *_: Path("checkpoint"))
+    for owed in (0.75, 60.5):
+        progress = {**PROGRESS, "training": {**PROGRESS["training"], "ratio": {"filled": 9.0, "owed": owed}}}
+        saver.save(progress, {}, 1.0, is_last=True)
+    told = [message[0] for message in iter(lambda: channel.recv(0), None)]
+    (warning,) = (message["warning"] for message in told if "warning" in message)
+    assert warning.startswith("60 updates that this version still owes")
+    assert "supervision.shutdown_grace_s" in warning
+
+
 @pytest.mark.timeout(300)
 def test_run_resumed_with_other_options_goes_on_or_is_refused_in_words(tmp_path):
     with train(tmp_path, {"run.total_env_steps": 256}) as first:
