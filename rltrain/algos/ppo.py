@@ -16,7 +16,6 @@ from torch import Tensor
 from rltrain.algos import losses
 from rltrain.algos.descent import descend
 from rltrain.algos.diagnostics import Diagnostics
-from rltrain.algos.host_copies import valid_rows
 from rltrain.algos.minibatches import column_minibatches, row_minibatches
 from rltrain.algos.returns import gae
 from rltrain.algos.row_parts import Outputs
@@ -24,6 +23,7 @@ from rltrain.algos.schedules import Rates
 from rltrain.algos.train_state import TrainState, observations
 from rltrain.config.algorithms import PpoConfig
 from rltrain.config.schema import LearnerSection
+from rltrain.host_copies import valid_rows
 
 
 def make_update(config: PpoConfig, learner: LearnerSection) -> Ppo:

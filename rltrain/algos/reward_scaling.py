@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rltrain.algos.host_copies import on_device
+from rltrain.host_copies import on_device
 
 _SMALLEST = 1e-6
 """Rewards are left as they are while the standard deviation is below this: returns that are all equal."""

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from rltrain.algos.adam import FlatAdam
 from rltrain.algos.flat_descent import step_down
 from rltrain.algos.flat_parameters import FlatParameters
-from rltrain.algos.host_copies import valid_rows
 from rltrain.algos.reward_scaling import RewardScaler
 from rltrain.algos.row_parts import RowParts
 from rltrain.errors import CheckpointError
 from rltrain.fields import OBS
+from rltrain.host_copies import valid_rows
 
 if TYPE_CHECKING:
     from rltrain.config.schema import Config

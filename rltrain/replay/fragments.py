@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rltrain.host_copies import on_device
 from rltrain.replay.prioritized import Draw, Priorities
 
 
@@ -59,7 +60,7 @@ class FragmentReplay:
         self._drawn = None
         if self._head and num_drawn:
             self._drawn = self.priorities.sample(num_drawn, beta=0.0)
-            places = _on_device(self._drawn.items, fresh["reward"].device)
+            places = on_device(self._drawn.items, fresh["reward"].device)
             mixed = {
                 name: torch.cat([x, self._kept[name].index_select(1, places)], 1) for name, x in fresh.items()
             }
@@ -71,7 +72,7 @@ class FragmentReplay:
         if not self._kept:
             self._kept = {name: x.new_zeros((x.shape[0], self.capacity, *x.shape[2:])) for name, x in fresh.items()}
         self._fresh = np.arange(self._head, self._head + num_fresh)[-self.capacity :] % self.capacity
-        places = _on_device(self._fresh, fresh["reward"].device)
+        places = on_device(self._fresh, fresh["reward"].device)
         for name, x in fresh.items():
             self._kept[name][:, places] = x[:, -len(self._fresh) :]
         self._head += num_fresh
@@ -107,9 +108,3 @@ class FragmentReplay:
             self.priorities.update(self._drawn.items, self._drawn.generations, errors[-num_drawn:])
             errors = errors[:-num_drawn]
         self.priorities.update(self._fresh, self.priorities.generations[self._fresh], errors[-len(self._fresh) :])
-
-
-def _on_device(numbers: np.ndarray, device: torch.device) -> Tensor:
-    """Return numbers on a device without waiting for it: elsewhere than on the CPU through pinned memory."""
-    tensor = torch.from_numpy(numbers)
-    return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)

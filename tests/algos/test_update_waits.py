@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from rltrain.algos.host_copies import on_device, valid_rows
 from rltrain.algos.train_state import TrainState
+from rltrain.host_copies import on_device, valid_rows
 from rltrain.inference.cuda_graphs import waiting_fails
 from rltrain.models import build_model
 from rltrain.replay.fragments import FragmentReplay
@@ -85,7 +85,7 @@ def _allow_lanes(monkeypatch):
         return ready(array) if device.type == "cpu" else on_device(array, device)
 
     monkeypatch.setattr(reward_scaling, "on_device", copied)
-    monkeypatch.setattr(fragments, "_on_device", copied)
+    monkeypatch.setattr(fragments, "on_device", copied)
 
 
 def moved(batch: dict[str, torch.Tensor], device: str) -> dict[str, torch.Tensor]:

@@ -1,4 +1,4 @@
-"""What an update has from the host and what it counts, without waiting for the device.
+"""What an update has from the host and what it counts, without waiting for the device. For algos and replay.
 
 A copy from ordinary memory to a CUDA device, and everything whose shape depends on values there, makes the host wait
 until all that was launched before has run: the device then has nothing to do until the host has launched more.
