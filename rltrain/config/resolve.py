@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rltrain.config.algorithms import AppoConfig, PpoConfig
-from rltrain.config.machine import usable_cores
+from rltrain.config.machine import can_pin, usable_cores
 from rltrain.config.options import leaves
 from rltrain.config.replay_rules import check_replay, unused_options
 from rltrain.config.schema import Config
@@ -98,6 +98,7 @@ def check(config: Config, source: Source) -> list[str]:
     problems: list[str] = []
     rules = (
         _check_ring, _check_batcher, _check_batches, _check_minibatches, check_replay, _check_factories, _check_model,
+        _check_pinning,
     )
     for rule in rules:
         problems += rule(config, lambda path: f"{path} = {show(_get(config, path))}{source.place(path)}")
@@ -239,6 +240,15 @@ def _check_batcher(config: Config, say: Say) -> list[str]:
             f'{say("pipeline.adaptive")} needs pipeline.schedule = "async", not "{pipeline.schedule}". Accepted: false.'
         )
     return problems
+
+
+def _check_pinning(config: Config, say: Say) -> list[str]:
+    if not config.pipeline.pin_cores or can_pin():
+        return []
+    return [
+        f"{say('pipeline.pin_cores')} needs a system that keeps processes on chosen cores (sched_setaffinity, Linux); "
+        "this one cannot. Accepted here: false."
+    ]
 
 
 def _check_batches(config: Config, say: Say) -> list[str]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 from rltrain.config.schema import Config
+from rltrain.supervisor.pinning import assign_cores
 
 SERVER_THREADS = 1
 
@@ -44,8 +46,9 @@ def plan_roles(config: Config, checkpoint: str | None) -> list[RolePlan]:
         plans.append(_actor(config, len(plans), index))
     if config.eval.every_env_steps is not None:
         plans.append(_evaluator(config, len(plans)))
+    cores = _cores(config)
     for plan in plans:
-        plan.settings["code_dir"] = config.run.code_dir
+        plan.settings.update(code_dir=config.run.code_dir, cores=cores.get(plan.name))
     return plans
 
 
@@ -64,6 +67,16 @@ def num_slots(config: Config) -> int:
     """Return the number of slots of the trajectory ring."""
     assert config.pipeline.num_slots != "auto", "the configuration is resolved"
     return config.pipeline.num_slots
+
+
+def _cores(config: Config) -> dict[str, list[int]]:
+    """Return the cores that each process is kept on; none is named where all may run on any."""
+    if not config.pipeline.pin_cores:
+        return {}
+    threads = config.learner.num_threads
+    assert threads != "auto", "the configuration is resolved"
+    usable = sorted(os.sched_getaffinity(0))
+    return assign_cores(usable, threads, config.pipeline.inference == "server", num_actors(config))
 
 
 def policy_settings(config: Config) -> dict:

@@ -6,7 +6,7 @@ import contextlib
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from rltrain.algos.train_state import TrainState
 from rltrain.host_copies import on_device, valid_rows
@@ -82,7 +82,10 @@ def _allow_lanes(monkeypatch):
     ready = torch.from_numpy
 
     def copied(array, device):
-        return ready(array) if device.type == "cpu" else on_device(array, device)
+        if device.type != "cpu":
+            return on_device(array, device)
+        with _disable_current_modes():
+            return ready(array)
 
     monkeypatch.setattr(reward_scaling, "on_device", copied)
     monkeypatch.setattr(fragments, "on_device", copied)

@@ -281,3 +281,13 @@ def test_load_infinity_and_nan_are_kept_in_kwargs_and_refused_elsewhere(tmp_path
         assert kwargs["z"] != kwargs["z"]
     for option in ("run.target_return=inf", "algo.ppo.discount=nan", "supervision.boot_timeout_s=inf"):
         problems_of(path, option)
+
+
+def test_load_pinning_where_the_system_cannot_is_refused(tmp_path, monkeypatch):
+    path = write(tmp_path, "[pipeline]\npin_cores = true\n")
+    assert load(path).config.pipeline.pin_cores
+    monkeypatch.delattr("os.sched_setaffinity")
+    (problem,) = problems_of(path)
+    assert problem.startswith("pipeline.pin_cores = true (")
+    assert "Accepted here: false." in problem
+    assert load(path, ["pipeline.pin_cores=false"]).config.pipeline.pin_cores is False
