@@ -14,6 +14,7 @@ from rltrain.inference.cuda_graphs import waiting_fails
 from rltrain.models import build_model
 from rltrain.replay.fragments import FragmentReplay
 from tests import learning, replayed
+from tests.devices import DEVICES
 from tests.fake_cuda import waits
 from tests.specs import ALL_ACTIONS, env_spec
 
@@ -24,10 +25,6 @@ FRESH = {
     "appo": ("appo", {"epochs": 2}), "impala": ("appo", {"clip_range": None}),
 }  # fmt: skip
 REPLAYED = {"dqn": {}, "dqn huber": {"loss": "huber", "double": False}, "sac": {}, "td3": {"actor_every_updates": 1}}
-ON_GPU = (
-    pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
-)  # fmt: skip
-DEVICES = [pytest.param("cpu", id="cpu"), pytest.param("cuda:0", id="cuda", marks=ON_GPU)]
 
 
 class NothingWaits(TorchDispatchMode):

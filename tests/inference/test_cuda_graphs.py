@@ -10,6 +10,7 @@ from rltrain.algos.flat_parameters import FlatParameters
 from rltrain.inference import cuda_graphs
 from rltrain.inference.cuda_graphs import CudaForward, waiting_fails
 from rltrain.inference.torch_backend import TorchBackend
+from tests.devices import CUDA
 from tests.fake_cuda import FakeCuda, TorchOn
 from tests.inference.test_torch_backend import Board, backend_of
 from tests.replayed import replay_config
@@ -21,6 +22,7 @@ CASES = {
     "ladder": ("dqn", {"algo": {"epsilon_ladder": True}, "epsilon": 0.9}),
     "squashed": ("sac", {"epsilon": False}),
     "deterministic": ("td3", {"epsilon": False}),
+    "actor and critic": ("ppo", {}),
 }
 
 
@@ -167,23 +169,27 @@ def test_policy_of_a_lower_precision_gives_float32_log_probabilities():
         assert backend._run_model(0, obs, backend.noise[part] + 0.5, None)[1].dtype == torch.float32
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("device", [CUDA])
 @pytest.mark.parametrize("case", CASES)
-def test_graphs_on_a_device_give_what_eager_gives(case):
+def test_graphs_on_a_device_give_what_eager_gives_for_every_size_and_both_models(case, device):
     """Seconds."""
     name, options = CASES[case]
     told: list[str] = []
     sides = [
-        backend_of(name, max_rows=ROWS, device="cuda:0", cuda_graphs=graphs, warn=told.append, **options)
+        backend_of(name, max_rows=ROWS, device=device, cuda_graphs=graphs, warn=told.append, **options)
         for graphs in (False, True)
     ]
-    for step, num_rows in enumerate((3, 40, 17, 3, 40)):
-        eager, graphed = (answers(side, num_rows, step) for side in sides)
-        np.testing.assert_array_equal(graphed[0], eager[0])
-        np.testing.assert_array_equal(graphed[1], eager[1])
+    sizes = sides[0].sizes
+    for side in sides:
+        side.load(1)
+    for version in (0, 1):
+        for step, num_rows in enumerate((*sizes, 3, 17, *sizes)):
+            eager, graphed = (answers(side, num_rows, step, version) for side in sides)
+            np.testing.assert_array_equal(graphed[0], eager[0])
+            np.testing.assert_array_equal(graphed[1], eager[1])
     assert told == []
-    assert len(sides[1].cuda.graphs) > 2
+    assert set(sides[1].cuda.graphs) == {(model, size) for model in (0, 1) for size in sizes}
+    assert sides[0].cuda.graphs == {}
 
 
 @pytest.mark.gpu
