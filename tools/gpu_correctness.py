@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -13,9 +15,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 LAST_FILES = ("test_prefetch_device.py", "test_run_device.py")
 """Those that take longest."""
-_SAYS_GPU = ("tests.devices", "pytest.mark.gpu")
+_SAYS_GPU = re.compile(r"^(from tests\.devices import|@pytest\.mark\.gpu\b)", re.MULTILINE)
 _LEAST_S = 15.0
 """With less time left a file is not begun."""
+_UNWIND_S = 20.0
 _SHOWN_LINES = 4
 
 
@@ -40,7 +43,7 @@ class Check:
 
 def files_with_gpu_tests(folder: Path = ROOT / "tests") -> list[Path]:
     """Return the test files that have tests for a device, the quick ones first."""
-    files = [path for path in folder.rglob("test_*.py") if any(word in path.read_text() for word in _SAYS_GPU)]
+    files = [path for path in folder.rglob("test_*.py") if _SAYS_GPU.search(path.read_text())]
     return sorted(files, key=lambda path: (path.name in LAST_FILES and 1 + LAST_FILES.index(path.name), path))
 
 
@@ -57,13 +60,22 @@ def check_file(path: Path, left_s: float) -> Check | None:
         try:
             said, _ = process.communicate(timeout=left_s)
         except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
+            _interrupt(process)
             return Check(name, False, failures=[f"not done within the {left_s:.0f} s that were left"], seconds=left_s)
         found = result.read_text() if result.is_file() else None
     check = judged(name, process.returncode, said, found)
     check.seconds = time.monotonic() - began
     return check
+
+
+def _interrupt(process: subprocess.Popen[str]) -> None:
+    """End a pytest as Ctrl-C does, so that it ends what its tests have started."""
+    process.send_signal(signal.SIGINT)
+    try:
+        process.communicate(timeout=_UNWIND_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
 
 
 def judged(name: str, code: int, said: str, found: str | None) -> Check:

@@ -129,7 +129,7 @@ class Trials:
         ]
 
     def _table(self, title: str, figure: Callable[[Subject, str], Figure]) -> Table:
-        rows: list[tuple[Cell, ...]] = [(s.name, *(figure(s, schedule) for schedule in SCHEDULES)) for s in self.subjects]
+        rows: list[tuple[Cell, ...]] = [(s.name, *(figure(s, x) for x in SCHEDULES)) for s in self.subjects]
         return Table(title, ("", *SCHEDULES), rows)
 
 
