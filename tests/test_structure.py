@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "rltrain"
 FILES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = (
-    {"errors", "fields", "telemetry.metrics"}, {"registry"}, {"config"}, {"native"}, {"shm"},
+    {"errors", "fields", "telemetry.metrics"}, {"registry", "host_copies"}, {"config"}, {"native"}, {"shm"},
     {"envs", "models", "algos", "replay"}, {"inference"}, {"workers"}, {"telemetry"}, {"supervisor"}, {"bench"},
     {"cli"}, {"__main__"},
 )
@@ -25,8 +25,8 @@ CONFINED = {
     "gymnasium": {"envs", "bench.replay_peers"}, "click": {"cli"}, "rich": {"cli", "telemetry.dashboard"},
     "cffi": {"native"}, "tensorboard": {"telemetry.tensorboard"}, "matplotlib": {"bench.page"},
     "torch": {
-        "models", "algos", "inference", "workers", "replay.fragments", "bench.replay_peers", "bench.conventional",
-        "bench.serving", "bench.stages",
+        "host_copies", "models", "algos", "inference", "workers", "replay.fragments", "bench.replay_peers",
+        "bench.conventional", "bench.serving", "bench.stages",
     },
 }
 MAX_LINES = 320

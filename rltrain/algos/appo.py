@@ -53,7 +53,8 @@ class Appo:
         """Earlier fragments that are learned from beside fresh ones; set by who makes the update."""
 
     def __call__(
-        self, state: TrainState, batch: dict[str, Tensor], progress: float, lanes: np.ndarray
+        self, state: TrainState, batch: dict[str, Tensor], progress: float, lanes: np.ndarray,
+        num_rows: int | None = None,
     ) -> dict[str, Tensor]:
         """Update the policy.
 
@@ -62,6 +63,7 @@ class Appo:
             batch: field name -> [T+1, B, ...].
             progress: part of training that is done, in [0, 1].
             lanes: int64 [fragments], the lane of each block of columns.
+            num_rows: valid rows; None counts them here, where that is needed, which waits for the device.
 
         Returns:
             Metrics, scalars on the device.
@@ -82,7 +84,7 @@ class Appo:
                 self._step(state, columns, rates, diagnostics, column_error)
         if self.replay is not None and column_error is not None:
             self.replay.prioritize(column_error)
-        state.finish_batch(batch)
+        state.finish_batch(batch, num_rows)
         return diagnostics.metrics(rates)
 
     def _step(

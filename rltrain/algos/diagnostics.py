@@ -54,7 +54,7 @@ class Diagnostics:
         """Return scalars: means over all minibatches, `ratio_deviation` of the first one alone."""
         policy_loss, value_loss, entropy, grad_norm = torch.stack([torch.stack(s) for s in self.scalars]).mean(0)
         first = torch.expm1(self.log_ratios[0]).abs()
-        rate_tensors = torch.tensor(rates, dtype=torch.float32, device=policy_loss.device)
+        learning_rate, entropy_coef = (torch.full((), rate, device=policy_loss.device) for rate in rates)
         return {
             "policy_loss": policy_loss,
             "value_loss": value_loss,
@@ -64,8 +64,8 @@ class Diagnostics:
             "explained_variance": self._explained_variance(),
             "grad_norm": grad_norm,
             "ratio_deviation": torch.dot(first, self.weights[0]),
-            "learning_rate": rate_tensors[0],
-            "entropy_coef": rate_tensors[1],
+            "learning_rate": learning_rate,
+            "entropy_coef": entropy_coef,
         }
 
     def _clip_fraction(self) -> Tensor:

@@ -61,20 +61,26 @@ class FlatParameters:
     def publish_view(self) -> np.ndarray:
         """Return the weights as uint8 [weight_bytes] on the host, valid until the next update or call.
 
-        On the CPU a view; elsewhere one copy, waited for.
+        On the CPU a view; elsewhere one copy into pinned memory, for which only the current stream is waited.
         """
         if self._host is not self._bytes:
             self._host.copy_(self._bytes)
         return self.host_bytes
 
-    def load(self, weights: np.ndarray) -> None:
-        """Set parameters and buffers in place from uint8 [weight_bytes] of the same model."""
+    def load(self, weights: np.ndarray, non_blocking: bool = False) -> None:
+        """Set parameters and buffers in place from uint8 [weight_bytes] of the same model, in one copy.
+
+        Args:
+            weights: copied into `host_bytes` unless that is what it is.
+            non_blocking: do not wait for the copy to the device; `host_bytes` must stay as it is until it has ended
+                on the current stream.
+        """
         if weights.size != self.weight_bytes:
             raise ValueError(f"{weights.size} bytes of weights for a model of {self.weight_bytes} bytes")
         if weights.ctypes.data != self.host_bytes.ctypes.data:
             np.copyto(self.host_bytes, weights)
         if self._host is not self._bytes:
-            self._bytes.copy_(self._host)
+            self._bytes.copy_(self._host, non_blocking=non_blocking)
 
     def hash(self) -> str:
         """Return the SHA-256 of the bytes, in hex."""

@@ -19,7 +19,8 @@ class Null:
     """One call is one batch."""
 
     def __call__(
-        self, state: TrainState, batch: dict[str, Tensor], progress: float, lanes: np.ndarray
+        self, state: TrainState, batch: dict[str, Tensor], progress: float, lanes: np.ndarray,
+        num_rows: int | None = None,
     ) -> dict[str, Tensor]:
         """Count an update.
 
@@ -28,6 +29,7 @@ class Null:
             batch: field name -> [T+1, B, ...], not looked at.
             progress: part of training that is done, in [0, 1].
             lanes: int64 [fragments], the lane of each block of columns.
+            num_rows: valid rows, not looked at.
 
         Returns:
             No metrics.

@@ -23,6 +23,7 @@ from rltrain.algos.schedules import Rates
 from rltrain.algos.train_state import TrainState, observations
 from rltrain.config.algorithms import PpoConfig
 from rltrain.config.schema import LearnerSection
+from rltrain.host_copies import valid_rows
 
 
 def make_update(config: PpoConfig, learner: LearnerSection) -> Ppo:
@@ -53,7 +54,8 @@ class Ppo:
         self.config = config
 
     def __call__(
-        self, state: TrainState, batch: dict[str, Tensor], progress: float, lanes: np.ndarray
+        self, state: TrainState, batch: dict[str, Tensor], progress: float, lanes: np.ndarray,
+        num_rows: int | None = None,
     ) -> dict[str, Tensor]:
         """Update the policy.
 
@@ -62,6 +64,7 @@ class Ppo:
             batch: field name -> [T+1, B, ...].
             progress: part of training that is done, in [0, 1].
             lanes: int64 [fragments], the lane of each block of columns.
+            num_rows: valid rows, at least one; None counts them here, which waits for the device, as `target_kl` does.
 
         Returns:
             Metrics, scalars on the device.
@@ -73,12 +76,13 @@ class Ppo:
         if config.epochs == 1:
             self._learn_columns(state, batch, reward, rates, diagnostics)
         else:
-            self._learn_rows(state, batch, reward, rates, diagnostics)
-        state.finish_batch(batch)
+            self._learn_rows(state, batch, reward, rates, diagnostics, num_rows)
+        state.finish_batch(batch, num_rows)
         return diagnostics.metrics(rates)
 
     def _learn_rows(
-        self, state: TrainState, batch: dict[str, Tensor], reward: Tensor, rates: Rates, diagnostics: Diagnostics
+        self, state: TrainState, batch: dict[str, Tensor], reward: Tensor, rates: Rates, diagnostics: Diagnostics,
+        num_rows: int | None,
     ) -> None:
         """Several epochs: values once, then shuffled rows."""
         config = self.config
@@ -97,7 +101,7 @@ class Ppo:
             "old_value": value[:-1],
         }
         fields = {name: x.flatten(0, 1) for name, x in fields.items()}
-        rows = valid.flatten().nonzero().squeeze(1)
+        rows = valid_rows(valid.flatten(), num_rows)
         diagnostics.add_values(fields["old_value"], fields["value_target"], losses.mean_weights(valid.flatten()))
         for _ in range(config.epochs):
             order, parts = row_minibatches(rows, config.num_minibatches, state.generator)

@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rltrain.host_copies import on_device
+
 _SMALLEST = 1e-6
 """Rewards are left as they are while the standard deviation is below this: returns that are all equal."""
 
@@ -53,20 +55,19 @@ class RewardScaler:
         num_columns = reward.shape[1] // len(lanes)
         returns = torch.empty(reward.shape, dtype=torch.float64, device=reward.device)
         for blocks in _rounds(lanes):
-            env = torch.from_numpy((lanes[blocks, None] * num_columns + np.arange(num_columns)).ravel())
-            column = torch.from_numpy((blocks[:, None] * num_columns + np.arange(num_columns)).ravel())
-            env, column = env.to(reward.device), column.to(reward.device)
+            env = on_device((lanes[blocks, None] * num_columns + np.arange(num_columns)).ravel(), reward.device)
+            column = on_device((blocks[:, None] * num_columns + np.arange(num_columns)).ravel(), reward.device)
             keep = self.discount * (~ended[:, column]).double()
             carried, last = self._returns(reward[:, column].double(), keep, valid[:, column], self.running_return[env])
             returns[:, column] = carried
             self.running_return[env] = last
         self._merge(returns, valid)
         deviation = self.variance.sqrt()
-        return (reward / torch.where(deviation > _SMALLEST, deviation, 1)).float()
+        return (reward / deviation.masked_fill(~(deviation > _SMALLEST), 1)).float()
 
     def _returns(self, reward: Tensor, keep: Tensor, valid: Tensor, carry: Tensor) -> tuple[Tensor, Tensor]:
         """Sum forward in time; `keep` is what of a row's sum goes into the next row, `carry` into the first."""
-        rows = torch.where(valid, reward, 0).unbind()
+        rows = reward.masked_fill(~valid, 0).unbind()
         result = torch.empty_like(reward)
         for t, row in enumerate(rows):
             torch.add(row, carry, out=result[t])

@@ -39,6 +39,8 @@ _Result = TypeVar("_Result")
 class Outputs:
     """What the model said about rows, without autograd history: [M], [M] and [R], the policy's rows being the first M.
 
+    All float32, whatever a network's own precision.
+
     Args:
         log_prob: of the actions.
         entropy: of the policy.
@@ -88,7 +90,7 @@ class RowParts:
             with torch.enable_grad(), forward_precision(action.device, self.precision):
                 policy, value = self.model.policy_and_value(of_part, len(actions))
             with torch.enable_grad():
-                return policy.log_prob(actions), policy.entropy(), value
+                return policy.log_prob(actions).float(), policy.entropy().float(), value.float()
 
         parts = self._each(forward, num_parts)
         log_prob, entropy, value = (
@@ -134,7 +136,7 @@ class RowParts:
                 value: Tensor = self.model.value({name: x[i] for name, x in parts.items()})
             return value
 
-        return torch.cat(self._each(of_part, len(next(iter(parts.values())))))
+        return torch.cat(self._each(of_part, len(next(iter(parts.values()))))).float()
 
     def _each(self, call: Callable[[int], _Result], number: int) -> list[_Result]:
         """Call with 0, 1, ... on all threads, and return the results in order."""

@@ -16,6 +16,7 @@ from rltrain.algos.reward_scaling import RewardScaler
 from rltrain.algos.row_parts import RowParts
 from rltrain.errors import CheckpointError
 from rltrain.fields import OBS
+from rltrain.host_copies import valid_rows
 
 if TYPE_CHECKING:
     from rltrain.config.schema import Config
@@ -95,14 +96,19 @@ class TrainState:
         self._bad_updates_in_a_row.add_(1).mul_(skip)
         self.updates += 1
 
-    def finish_batch(self, batch: dict[str, Tensor]) -> None:
+    def finish_batch(self, batch: dict[str, Tensor], num_rows: int | None = None) -> None:
         """Let the observation statistics learn from a batch, after its updates.
 
         Not before: the behaviour policy normalised with the statistics as they were.
+
+        Args:
+            batch: field name -> [T+1, B, ...].
+            num_rows: valid rows; None counts them here, which waits for the device.
         """
         if self.normalize_obs:
-            valid = batch["valid"][:-1]
-            self.model.update_statistics({name: x[:-1][valid] for name, x in observations(batch).items()})
+            rows = valid_rows(batch["valid"][:-1].flatten(), num_rows)
+            obs = {name: x[:-1].flatten(0, 1).index_select(0, rows) for name, x in observations(batch).items()}
+            self.model.update_statistics(obs)
 
     def state_dict(self) -> dict[str, Any]:
         """Return copies of everything, tensors and plain numbers only."""

@@ -18,6 +18,11 @@ def affinity_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def can_pin() -> bool:
+    """Return whether this system keeps a process on chosen cores; macOS does not."""
+    return hasattr(os, "sched_setaffinity")
+
+
 def cgroup_cores(
     membership: Path = Path("/proc/self/cgroup"), mount: Path = Path("/sys/fs/cgroup")
 ) -> float | None:

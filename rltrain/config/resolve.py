@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rltrain.config.algorithms import AppoConfig, PpoConfig
-from rltrain.config.machine import usable_cores
+from rltrain.config.machine import can_pin, usable_cores
 from rltrain.config.options import leaves
 from rltrain.config.replay_rules import check_replay, unused_options
 from rltrain.config.schema import Config
@@ -30,7 +30,9 @@ AUTO_IF_UNUSED = (
     "learner.min_batch_fragments", "learner.max_batch_fragments",
     "replay.updates_per_env_step",
 )
-BATCHER_OPTIONS = ("max_batch_size", "preferred_batch_sizes", "max_queue_delay_us", "adaptive")
+SERVER_OPTIONS = (
+    "max_batch_size", "preferred_batch_sizes", "max_queue_delay_us", "adaptive", "inference_device", "cuda_graphs",
+)
 
 
 def derive(config: Config) -> dict[str, Any]:
@@ -105,6 +107,7 @@ def check(config: Config, source: Source) -> list[str]:
     problems: list[str] = []
     rules = (
         _check_ring, _check_batcher, _check_batches, _check_minibatches, check_replay, _check_factories, _check_model,
+        _check_pinning,
     )
     for rule in rules:
         problems += rule(config, lambda path: f"{path} = {show(_get(config, path))}{source.place(path)}")
@@ -116,8 +119,13 @@ def unused(config: Config, source: Source) -> list[str]:
     groups: list[tuple[bool, list[str], str]] = [
         (
             config.pipeline.inference == "local",
-            ["pipeline." + name for name in BATCHER_OPTIONS],
+            ["pipeline." + name for name in SERVER_OPTIONS],
             'pipeline.inference = "local" has no server that batches',
+        ),
+        (
+            config.server_device() == "cpu",
+            ["pipeline.cuda_graphs"],
+            "the inference server runs on the CPU",
         ),
         (
             config.pipeline.schedule != "async",
@@ -241,6 +249,15 @@ def _check_batcher(config: Config, say: Say) -> list[str]:
             f'{say("pipeline.adaptive")} needs pipeline.schedule = "async", not "{pipeline.schedule}". Accepted: false.'
         )
     return problems
+
+
+def _check_pinning(config: Config, say: Say) -> list[str]:
+    if not config.pipeline.pin_cores or can_pin():
+        return []
+    return [
+        f"{say('pipeline.pin_cores')} needs a system that keeps processes on chosen cores (sched_setaffinity, Linux); "
+        "this one cannot. Accepted here: false."
+    ]
 
 
 def _check_batches(config: Config, say: Say) -> list[str]:

@@ -24,6 +24,7 @@ Frames = Annotated[int, Field(ge=1, le=1024)]
 Timeout = Annotated[float, Field(gt=0, le=1_000_000)]
 Text = Annotated[str, Field(min_length=1, pattern=r"^[^\x00]*$")]
 Auto = Literal["auto"]
+Device = Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:[0-9]+)?)$")]
 
 
 class Section(BaseModel):
@@ -103,7 +104,16 @@ class PipelineSection(Section):
     """`sync`: collect, train, publish, repeat. `overlap`: collect with the weights one version back while training;
     reproducible. `async`: nobody waits; lag is bounded by `max_policy_lag`; not reproducible."""
     inference: Literal["server", "local"] = "server"
-    """`server`: one process answers all actors in dynamic batches. `local`: each actor runs the policy itself."""
+    """`server`: one process answers all actors in dynamic batches. `local`: each actor runs the policy itself, on the
+    CPU."""
+    inference_device: Device = "auto"
+    """Where the inference server runs the policy: `auto` (the learner's device), `cpu`, `cuda`, or `cuda:N`."""
+    cuda_graphs: bool = True
+    """CUDA only: the inference server launches each batch as one graph instead of kernel by kernel. A network that
+    cannot be captured (its code looks at values on the device) runs without, and a warning says so."""
+    pin_cores: bool = False
+    """Keep the learner, the inference server and the actors on cores of their own, the learner's threads first; with
+    fewer cores than processes they share them in turn. The evaluator may run on any. Needs Linux."""
     fragment_length: Annotated[int, Field(ge=2, le=1_000_000)] = 32
     """Env steps per env in one fragment (T), at least 2. Unit: env steps."""
     num_slots: Rows | Auto = "auto"
@@ -148,8 +158,9 @@ class ModelSection(Section):
 class LearnerSection(Section):
     """The process that trains."""
 
-    device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:[0-9]+)?)$")] = "auto"
-    """`auto` (the first CUDA device, else CPU), `cpu`, `cuda`, or `cuda:N`; also used by the inference server."""
+    device: Device = "auto"
+    """`auto` (the first CUDA device, else CPU), `cpu`, `cuda`, or `cuda:N`; also the inference server's, unless
+    `pipeline.inference_device` names another."""
     num_threads: Threads | Auto = "auto"
     """Threads of the learner; on a CPU, large minibatches of ppo and appo are shared out among them. `auto`: usable
     cores divided by the processes that compute, at least 1."""
@@ -279,6 +290,11 @@ class Config(Section):
     checkpoint: CheckpointSection = CheckpointSection()
     log: LogSection = LogSection()
     supervision: SupervisionSection = SupervisionSection()
+
+    def server_device(self) -> str:
+        """Return where the inference server runs the policy: `pipeline.inference_device`, or else the learner's."""
+        chosen = self.pipeline.inference_device
+        return self.learner.device if chosen == "auto" else chosen
 
     def model_settings(self) -> dict[str, Any]:
         """Return what `build_model` needs: the `model` section and what the algorithm asks of its policy, JSON-able.

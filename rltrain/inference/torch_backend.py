@@ -5,6 +5,7 @@ Called by the inference server (rows of many groups) and by actors with local in
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_left
 from collections.abc import Callable
 from typing import Any
@@ -15,9 +16,11 @@ import torch
 from rltrain import native
 from rltrain.algos.flat_parameters import FlatParameters
 from rltrain.fields import EnvSpec
+from rltrain.inference.cuda_graphs import CudaForward
 from rltrain.models import build_model
 from rltrain.shm.weights import WeightBoard
 
+log = logging.getLogger(__name__)
 ROW_MULTIPLE = 8
 """Batches are padded to a multiple of this many rows."""
 
@@ -42,10 +45,13 @@ class TorchBackend:
         max_rows: most rows in one call.
         device: where the policy runs.
         precision: `float32` or `bfloat16`.
+        cuda_graphs: whether batches on a CUDA device run as graphs.
+        warn: told once, where a model cannot be run as a graph.
     """
 
     def __init__(self, spec: EnvSpec, model: dict, normalize_obs: bool, seed: int, board: WeightBoard, max_rows: int,
-                 device: torch.device | str = "cpu", precision: str = "float32"):
+                 device: torch.device | str = "cpu", precision: str = "float32", cuda_graphs: bool = True,
+                 warn: Callable[[str], None] = log.warning):
         self.device = torch.device(device)
         self.board = board
         self.seed = seed
@@ -69,6 +75,10 @@ class TorchBackend:
         """Whether a row's distribution depends on its env: some explore more than others."""
         self.sizes = self._calibrate()
         """Rows of the batches that are run; others are padded to the next of these."""
+        self.cuda: CudaForward | None = None
+        if pinned:
+            envs = self.env_indices if self.asks_for_envs else None
+            self.cuda = CudaForward(self.device, self.staged, self.noise, envs, self._run_model, cuda_graphs, warn)
 
     def _calibrate(self) -> list[int]:
         """Find the sizes of batches in which a row's result does not depend on the batch it is in.
@@ -152,10 +162,15 @@ class TorchBackend:
             return None
         flat = self.flats[wanted % 2]
         self.loaded[wanted % 2] = None
+        if self.cuda is not None:
+            self.cuda.wait_weights(wanted % 2)
         got = self.board.read(wanted, flat.host_bytes)
         if got is None:
             return None
-        flat.load(flat.host_bytes)
+        if self.cuda is None:
+            flat.load(flat.host_bytes)
+        else:
+            self.cuda.load(wanted % 2, flat)
         self.loaded[wanted % 2] = got
         return got
 
@@ -173,23 +188,20 @@ class TorchBackend:
             enter: told of the states `h2d`, `forward` and `d2h` as they begin.
 
         Returns:
-            (stored actions [num_rows, ...], behaviour log-probabilities float32 [num_rows]) as numpy arrays.
+            (stored actions [num_rows, ...], behaviour log-probabilities float32 [num_rows]) as numpy arrays, valid
+            until the next call.
         """
         native.uniform(self.seed, env_indices, env_steps, self.noise_rows.shape[1], self.noise_rows[:num_rows])
         padded = self.padded(num_rows)
-        enter("h2d")
-        obs = {name: tensor[:padded].to(self.device, non_blocking=True) for name, tensor in self.staged.items()}
-        noise = self.noise[:padded].to(self.device, non_blocking=True)
-        envs = None
         if self.asks_for_envs:
             self.env_indices[:num_rows] = torch.from_numpy(env_indices)
-            envs = self.env_indices[:padded].to(self.device, non_blocking=True)
+        if self.cuda is not None:
+            return self.cuda.run(version % 2, num_rows, padded, enter)
         enter("forward")
-        action, logp = self._forward(self.models[version % 2], obs, noise, envs)
-        if self.device.type == "cuda":
-            torch.cuda.current_stream(self.device).synchronize()  # else the time would count as the copy's
-        enter("d2h")
-        return action[:num_rows].cpu().numpy(), logp[:num_rows].cpu().numpy()
+        obs = {name: tensor[:padded] for name, tensor in self.staged.items()}
+        envs = self.env_indices[:padded] if self.asks_for_envs else None
+        action, logp = self._run_model(version % 2, obs, self.noise[:padded], envs)
+        return action[:num_rows].numpy(), logp[:num_rows].numpy()
 
     @torch.inference_mode()
     def _distribution(self, model: Any, obs: dict[str, torch.Tensor]) -> Any:
@@ -197,14 +209,15 @@ class TorchBackend:
             return model.policy(obs)
 
     @torch.inference_mode()
-    def _forward(
-        self, model: Any, obs: dict[str, torch.Tensor], noise: torch.Tensor, envs: torch.Tensor | None
+    def _run_model(
+        self, model: int, obs: dict[str, torch.Tensor], noise: torch.Tensor, envs: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        distribution = self._distribution(model, obs)
+        """Sample from the policy of model 0 or 1; log-probabilities are float32 whatever a model's own precision."""
+        distribution = self._distribution(self.models[model], obs)
         if envs is not None:
             distribution = distribution.for_envs(envs)
         action = distribution.sample(noise)
-        return action, distribution.log_prob(action)
+        return action, distribution.log_prob(action).float()
 
 
 def _sizes_below(most: int) -> list[int]:

@@ -134,7 +134,7 @@ class UniformAtFirst:
 
     def log_prob(self, action: Tensor) -> Tensor:
         """Return float32 [B] for actions [B, A]."""
-        return torch.where(self.acts_at_random, -self.log_volume, self.policy.log_prob(action))
+        return self.policy.log_prob(action).masked_fill(self.acts_at_random, -self.log_volume)
 
     def entropy(self) -> Tensor:
         """Return the policy's, float32 [B]."""

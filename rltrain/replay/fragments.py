@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rltrain.host_copies import on_device
 from rltrain.replay.prioritized import Draw, Priorities
 
 
@@ -39,6 +40,7 @@ class FragmentReplay:
         """Drawn columns that no whole one has come of yet."""
         self._fresh = np.zeros(0, np.int64)
         self._drawn: Draw | None = None
+        self._copying: tuple[Tensor, torch.cuda.Event] | None = None
 
     def mix(self, fresh: dict[str, Tensor]) -> dict[str, Tensor]:
         """Put drawn columns behind fresh ones, and keep the fresh ones.
@@ -49,6 +51,7 @@ class FragmentReplay:
         Returns:
             name -> [T+1, B + K, ...]; K = B share / (1 - share) on average, none while nothing is kept.
         """
+        self._set_copied()
         num_fresh = next(iter(fresh.values())).shape[1]
         self._owed += num_fresh * self.share / (1 - self.share)
         num_drawn = math.floor(self._owed + 1e-9)
@@ -57,10 +60,9 @@ class FragmentReplay:
         self._drawn = None
         if self._head and num_drawn:
             self._drawn = self.priorities.sample(num_drawn, beta=0.0)
-            places = torch.from_numpy(self._drawn.items)
+            places = on_device(self._drawn.items, fresh["reward"].device)
             mixed = {
-                name: torch.cat([x, self._kept[name].index_select(1, places.to(x.device))], 1)
-                for name, x in fresh.items()
+                name: torch.cat([x, self._kept[name].index_select(1, places)], 1) for name, x in fresh.items()
             }
         self._keep(fresh, num_fresh)
         return mixed
@@ -70,8 +72,9 @@ class FragmentReplay:
         if not self._kept:
             self._kept = {name: x.new_zeros((x.shape[0], self.capacity, *x.shape[2:])) for name, x in fresh.items()}
         self._fresh = np.arange(self._head, self._head + num_fresh)[-self.capacity :] % self.capacity
+        places = on_device(self._fresh, fresh["reward"].device)
         for name, x in fresh.items():
-            self._kept[name][:, torch.from_numpy(self._fresh).to(x.device)] = x[:, -len(self._fresh) :]
+            self._kept[name][:, places] = x[:, -len(self._fresh) :]
         self._head += num_fresh
         self.priorities.leave(self._fresh)
         self.priorities.enter(self._fresh)
@@ -82,7 +85,24 @@ class FragmentReplay:
         Args:
             error: float32 [B + K], of each column; columns overwritten meanwhile are left out.
         """
-        errors = error.cpu().numpy()
+        if error.is_cuda:  # nothing is drawn before the next `mix`: until then the copy need not be waited for
+            host = torch.empty(error.shape, dtype=error.dtype, pin_memory=True)
+            host.copy_(error, non_blocking=True)
+            event = torch.cuda.Event()
+            event.record(torch.cuda.current_stream(error.device))
+            self._copying = host, event
+        else:
+            self._set_priorities(error.numpy())
+
+    def _set_copied(self) -> None:
+        """Set the priorities that `prioritize` left to this: their copy has to be there now."""
+        if self._copying is not None:
+            host, event = self._copying
+            self._copying = None
+            event.synchronize()
+            self._set_priorities(host.numpy())
+
+    def _set_priorities(self, errors: np.ndarray) -> None:
         if self._drawn is not None:
             num_drawn = len(self._drawn.items)
             self.priorities.update(self._drawn.items, self._drawn.generations, errors[-num_drawn:])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 from rltrain.config.schema import Config
+from rltrain.supervisor.pinning import assign_cores
 
 SERVER_THREADS = 1
 
@@ -44,8 +46,9 @@ def plan_roles(config: Config, checkpoint: str | None) -> list[RolePlan]:
         plans.append(_actor(config, len(plans), index))
     if config.eval.every_env_steps is not None:
         plans.append(_evaluator(config, len(plans)))
+    cores = _cores(config)
     for plan in plans:
-        plan.settings["code_dir"] = config.run.code_dir
+        plan.settings.update(code_dir=config.run.code_dir, cores=cores.get(plan.name))
     return plans
 
 
@@ -66,13 +69,24 @@ def num_slots(config: Config) -> int:
     return config.pipeline.num_slots
 
 
+def _cores(config: Config) -> dict[str, list[int]]:
+    """Return the cores that each process is kept on; none is named where all may run on any."""
+    if not config.pipeline.pin_cores:
+        return {}
+    threads = config.learner.num_threads
+    assert threads != "auto", "the configuration is resolved"
+    usable = sorted(os.sched_getaffinity(0))
+    return assign_cores(usable, threads, config.pipeline.inference == "server", num_actors(config))
+
+
 def policy_settings(config: Config) -> dict:
     """What every process that runs the policy is told at boot."""
     return {
         "model": config.model_settings(),
         "normalize_obs": config.env.normalize_obs,
         "seed": config.run.seed,
-        "device": config.learner.device,
+        "device": config.server_device(),
+        "cuda_graphs": config.pipeline.cuda_graphs,
         "precision": config.learner.precision,
     }
 
@@ -102,6 +116,7 @@ def _server(config: Config, row: int) -> RolePlan:
         "batcher": batcher,
         "num_threads": SERVER_THREADS,
         "is_lockstep": pipeline.schedule != "async",
+        "device_option": "learner.device" if pipeline.inference_device == "auto" else "pipeline.inference_device",
     }
     return RolePlan("inference", "inference", row, settings, needs_torch=True)
 

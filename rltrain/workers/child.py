@@ -72,6 +72,7 @@ def run_child(channel_fd: int, parent_pid: int) -> None:
         channel.send({"pid": os.getpid()})
         first, fds = channel.recv(None)
         _configure(first["name"])
+        _keep_on(first["settings"].get("cores"), channel)
         registry.look_in(first["settings"].get("code_dir", "auto"))
         module = importlib.import_module(f"rltrain.workers.{first['role']}")
         gc.freeze()
@@ -96,6 +97,17 @@ def _configure(name: str) -> None:
         stream=sys.stderr, level=logging.INFO, format=f"%(asctime)s {name} %(levelname)s %(message)s", force=True
     )
     name_process(f"rl:{name}")
+
+
+def _keep_on(cores: list[int] | None, channel: Channel) -> None:
+    """Keep this process, and the threads and processes that it starts from now on, on some cores; None: on any."""
+    if cores is None:
+        return
+    try:
+        os.sched_setaffinity(0, cores)
+    except OSError as error:  # the machine took one away since the run began
+        text = f"pipeline.pin_cores: cores {cores} cannot be had ({error.strerror}); it runs on any"
+        channel.send({"warning": text})
 
 
 def name_process(name: str) -> None:

@@ -1,6 +1,7 @@
-"""Which torch device `learner.device` means, and which kernels may run on it.
+"""Which torch device an option means, and which kernels may run on it.
 
-Owns: the process's choice of cuDNN kernels. Called by the learner and the inference server at boot.
+Owns: the process's current CUDA device and its choice of cuDNN kernels. Called by the learner and the inference server
+at boot.
 """
 
 from __future__ import annotations
@@ -10,8 +11,23 @@ import torch
 from rltrain.errors import ConfigError
 
 
-def resolve_device(name: str) -> torch.device:
+def take_device(name: str, option: str) -> torch.device:
+    """Return the device that an option names, and make it the calling thread's current one if it is a CUDA device.
+
+    Pinned memory and whatever else names no device would else go to the first one, with a context of its own there.
+    """
+    device = resolve_device(name, option)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    return device
+
+
+def resolve_device(name: str, option: str = "learner.device") -> torch.device:
     """Return the device behind `auto`, `cpu`, `cuda` or `cuda:N`.
+
+    Args:
+        name: the value.
+        option: path of the option, for the message.
 
     Raises:
         ConfigError: there is no such device here.
@@ -25,7 +41,7 @@ def resolve_device(name: str) -> torch.device:
     if kind == "cuda" and (not number or number.isdigit()) and int(number or 0) < count:
         return torch.device(f"cuda:{int(number or 0)}")
     there = f"cpu, {', '.join(f'cuda:{i}' for i in range(count))}" if count else "cpu (no CUDA device is visible)"
-    raise ConfigError(f"learner.device = {name!r} is not on this machine. Accepted here: auto, {there}.")
+    raise ConfigError(f"{option} = {name!r} is not on this machine. Accepted here: auto, {there}.")
 
 
 def use_reproducible_kernels() -> None:

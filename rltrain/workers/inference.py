@@ -26,7 +26,7 @@ from rltrain.shm.mailbox import Mailboxes, PendingRequests
 from rltrain.shm.ring import TrajectoryRing
 from rltrain.shm.weights import WeightBoard
 from rltrain.workers.channel import Channel
-from rltrain.workers.device import resolve_device, use_reproducible_kernels
+from rltrain.workers.device import take_device, use_reproducible_kernels
 
 WAIT_S = 0.2
 
@@ -35,7 +35,7 @@ class InferenceServer:
     """Collects requests, fires batches, writes actions into the slab.
 
     Args:
-        settings: `counter_row`, `batcher` (fields of `BatcherSettings`).
+        settings: `counter_row`, `batcher` (fields of `BatcherSettings`), `device_option` (which one names the device).
         arena: the run's arena.
         backend: what runs the policy.
     """
@@ -140,7 +140,9 @@ def main(channel: Channel, settings: dict, fds: list[int]) -> None:
         use_reproducible_kernels()
     backend = TorchBackend(
         spec, policy["model"], policy["normalize_obs"], policy["seed"], WeightBoard(arena),
-        settings["batcher"]["max_batch_size"], device=resolve_device(policy["device"]), precision=policy["precision"],
+        settings["batcher"]["max_batch_size"], device=take_device(policy["device"], settings["device_option"]),
+        precision=policy["precision"], cuda_graphs=policy["cuda_graphs"],
+        warn=lambda text: channel.send({"warning": text}),
     )
     server = InferenceServer(settings, arena, backend)
     server.counters.start(os.getpid())

@@ -29,7 +29,7 @@ from rltrain.shm.ring import TrajectoryRing
 from rltrain.shm.weights import WeightBoard
 from rltrain.workers.channel import Channel
 from rltrain.workers.checkpoints import CheckpointStore
-from rltrain.workers.device import resolve_device, use_reproducible_kernels
+from rltrain.workers.device import take_device, use_reproducible_kernels
 from rltrain.workers.episodes import EpisodeWindow, OpenEpisodes
 from rltrain.workers.prefetch import Batch, Prefetcher
 from rltrain.workers.saver import Saver
@@ -55,7 +55,7 @@ class Learner:
         self.config = config_from_dict(settings["config"])
         run, pipeline = self.config.run, self.config.pipeline
         torch.manual_seed(run.seed)
-        self.device = resolve_device(settings["device"])
+        self.device = take_device(settings["device"], "learner.device")
         self.state, self.training = make_training(self.config, spec, settings["num_lanes"], self.device)
         self.is_lockstep = pipeline.schedule != "async"
         if self.is_lockstep:

@@ -157,7 +157,9 @@ class ReplayTraining:
             self.sampler.insert(meta.lane, fragment, is_continued)
         self.sampler.flush()  # the batch's memory is used again
         if self.config.env.normalize_obs:
-            self.state.finish_batch({name: x.to(self.state.device) for name, x in batch.tensors.items()})
+            self.state.finish_batch(
+                {name: x.to(self.state.device) for name, x in batch.tensors.items()}, batch.num_env_steps
+            )
         self.counters.set("replay_size", self.store.size)
         self.ratio.collected(batch.num_env_steps, is_drawable=self.store.size > 0)
         return self._update_often(self.ratio.num_due, env_steps)

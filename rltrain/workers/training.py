@@ -105,7 +105,7 @@ class FreshTraining:
     def learn(self, batch: Batch, env_steps: int) -> Metrics:
         """Update on the batch."""
         progress = progress_at(env_steps, self.total_env_steps)
-        metrics: Metrics = self.update(self.state, batch.tensors, progress, batch.lanes)
+        metrics: Metrics = self.update(self.state, batch.tensors, progress, batch.lanes, batch.num_env_steps)
         return metrics
 
     def learn_on_credit(self, env_steps: int) -> Metrics | None:

@@ -300,3 +300,13 @@ def test_delay_adapts_in_async_unless_said_otherwise(tmp_path, options, expected
     pipeline = loaded.config.pipeline
     assert (pipeline.adaptive, pipeline.max_queue_delay_us) == expected
     assert loaded.adjustments == []
+
+
+def test_load_pinning_where_the_system_cannot_is_refused(tmp_path, monkeypatch):
+    path = write(tmp_path, "[pipeline]\npin_cores = true\n")
+    assert load(path).config.pipeline.pin_cores
+    monkeypatch.delattr("os.sched_setaffinity")
+    (problem,) = problems_of(path)
+    assert problem.startswith("pipeline.pin_cores = true (")
+    assert "Accepted here: false." in problem
+    assert load(path, ["pipeline.pin_cores=false"]).config.pipeline.pin_cores is False

@@ -37,7 +37,8 @@ def backend_of(name, algo=None, epsilon=None, max_rows=8, seed=3, **options):
     ).model_settings()
     spec = spec_for(name)
     model = build_model(spec, settings, False, seed=1)
-    model.set_exploration(0.0 if epsilon is None else epsilon)
+    if hasattr(model, "set_exploration"):
+        model.set_exploration(0.0 if epsilon is None else epsilon)
     flat = FlatParameters(model)
     backend = TorchBackend(spec, settings, False, seed, Board(flat.publish_view()), max_rows, **options)
     backend.load(0)

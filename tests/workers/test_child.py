@@ -180,3 +180,12 @@ def test_child_dies_with_its_parent(tmp_path):
     parent.kill()
     parent.communicate(timeout=30)
     until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, "the child is gone", limit_s=10)
+
+
+def test_child_whose_cores_cannot_be_had_warns_and_goes_on(start):
+    process, channel = start(ECHO, os.getpid())
+    channel.send({"name": "toy-0", "role": "toy", "settings": {"cores": [100_000]}})
+    assert channel.recv(30)[0] == {"pid": process.pid}
+    warning = channel.recv(30)[0]["warning"]
+    assert warning.startswith("pipeline.pin_cores: cores [100000] cannot be had (Invalid argument)")
+    assert channel.recv(30)[0] == {"echo": {"cores": [100_000]}}
