@@ -107,8 +107,6 @@ class PipelineBench:
             changes = schedule_changes(self.config, schedule)
             for inference in ("server", "local"):
                 mode: dict[str, object] = {**changes, "pipeline.inference": inference}
-                if inference == "local":
-                    mode |= {"pipeline.adaptive": False}
                 if self.config.algo.chosen.source == "replay":
                     for prefetch in (True, False):
                         label = f"{schedule}, {inference}, prefetch {'on' if prefetch else 'off'}"
@@ -198,7 +196,7 @@ def schedule_changes(config: Config, schedule: str) -> dict[str, object]:
         columns = int(config.learner.min_batch_fragments) * config.actors.envs_per_group
         changes["algo.appo.num_minibatches"] = min(chosen.num_minibatches, columns)  # whole env columns
     elif schedule != "async":
-        changes |= {"pipeline.adaptive": False, "pipeline.when_full": "block"}
+        changes |= {"pipeline.adaptive": "auto", "pipeline.when_full": "block"}
     return changes
 
 

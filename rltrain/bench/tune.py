@@ -75,8 +75,6 @@ class Tuner:
     def changes(self, setting: Setting) -> dict[str, object]:
         """Return a setting as option path -> value, with what follows from it."""
         options: dict[str, object] = {OPTIONS[name]: value for name, value in asdict(setting).items()}
-        if setting.inference == "local":
-            options |= {"pipeline.adaptive": False}
         return options | {path: value for path, value in _SIZED.items() if path not in self.overrides}
 
     def rate(self, setting: Setting) -> float | None:
