@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping
-from difflib import get_close_matches
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 from rltrain.config.algorithms import AppoConfig, PpoConfig
 from rltrain.config.machine import can_pin, usable_cores
+from rltrain.config.model_rules import BUILT_IN_MODELS, Say, check_factories, check_model
 from rltrain.config.options import leaves
 from rltrain.config.replay_rules import check_replay, unused_options
 from rltrain.config.schema import Config
 from rltrain.config.source import Source
 from rltrain.config.validate import config_from_dict, show
-from rltrain.registry import MODELS, refusal
 
 Number = TypeVar("Number", int, float, bool)
-BUILT_IN_MODELS = ("auto", "mlp", "nature_cnn", "impala_cnn")
 MAX_AUTO_ACTORS = 32
 LARGEST_RING_ROWS = 10**8
-FACTORY = re.compile(r"[^\s:.]+(\.[^\s:.]+)*:[^\s:]+")
-"""`module:factory`, or `module:Name-v0` of a module that registers the name."""
 ADAPTIVE_DELAY_US = 5000
 """Bound of an adaptive delay: long beside a forward pass, short beside the time in which anybody would notice."""
 AUTO_IF_UNUSED = (
@@ -106,7 +101,7 @@ def check(config: Config, source: Source) -> list[str]:
     """Return one message for each broken rule between options."""
     problems: list[str] = []
     rules = (
-        _check_ring, _check_batcher, _check_batches, _check_minibatches, check_replay, _check_factories, _check_model,
+        _check_ring, _check_batcher, _check_batches, _check_minibatches, check_replay, check_factories, check_model,
         _check_pinning,
     )
     for rule in rules:
@@ -158,6 +153,12 @@ def unused(config: Config, source: Source) -> list[str]:
             "algo.sac.learn_temperature is false",
         ),
         (
+            config.pipeline.adaptive is True and config.pipeline.schedule != "async",
+            ["pipeline.adaptive", "pipeline.max_queue_delay_us"],
+            f'pipeline.schedule = "{config.pipeline.schedule}" is to be the same each time, and a delay that adapts '
+            "never is",
+        ),
+        (
             config.pipeline.max_queue_delay_us == 0 and config.pipeline.adaptive is True,
             ["pipeline.adaptive"],
             "pipeline.max_queue_delay_us = 0 leaves no wait to shorten",
@@ -190,9 +191,6 @@ def _get(config: Config, path: str) -> Any:
     for name in path.split("."):
         value = getattr(value, name)
     return value
-
-
-Say = Callable[[str], str]
 
 
 def _lanes(config: Config) -> tuple[int, str]:
@@ -244,10 +242,6 @@ def _check_batcher(config: Config, say: Say) -> list[str]:
                 f"{say('pipeline.preferred_batch_sizes')}: {size} is less than one request of "
                 f"actors.envs_per_group = {rows} rows. Accepted: sizes from that on."
             )
-    if pipeline.adaptive and pipeline.schedule != "async":
-        problems.append(
-            f'{say("pipeline.adaptive")} needs pipeline.schedule = "async", not "{pipeline.schedule}". Accepted: false.'
-        )
     return problems
 
 
@@ -296,31 +290,3 @@ def _check_minibatches(config: Config, say: Say) -> list[str]:
         f"{say(f'algo.{config.algo.name}.num_minibatches')} is more than the {parts} {unit} of "
         f"{'the smallest' if is_async else 'a'} batch. Accepted: at most {parts}, or more envs."
     ]
-
-
-def _check_factories(config: Config, say: Say) -> list[str]:
-    problems = []
-    for path in ("env.id", "model.kind"):
-        target = _get(config, path)
-        if ":" in target and not FACTORY.fullmatch(target):
-            accepted = "accepted is `module:factory` with a name on both sides, such as `my_package.my_file:make`."
-            problems.append(f"{say(path)}: {accepted}")
-        elif ":" in target and (reason := refusal(target)) is not None:
-            problems.append(f"{say(path)}: {reason}")
-    return problems
-
-
-def _check_model(config: Config, say: Say) -> list[str]:
-    kind = config.model.kind
-    names = [*BUILT_IN_MODELS, *MODELS]
-    if ":" in kind or kind in names:
-        if kind in BUILT_IN_MODELS or config.algo.chosen.policy not in ("squashed", "deterministic"):
-            return []
-        return [
-            f'{say("model.kind")} is a network of your own, which algo.name = "{config.algo.name}" cannot use: it has '
-            f"an actor and critics of its own. Accepted: {', '.join(BUILT_IN_MODELS)}; with a network of your "
-            'own, algo.name = "ppo" or "appo", or "dqn" for discrete actions.'
-        ]
-    close = get_close_matches(kind, names, n=1)
-    hint = f" Did you mean {close[0]!r}?" if close else ""
-    return [f"{say('model.kind')}: accepted is {', '.join(names)} or `module:factory`.{hint}"]

@@ -105,11 +105,12 @@ def _learner(config: Config, row: int, checkpoint: str | None) -> RolePlan:
 
 def _server(config: Config, row: int) -> RolePlan:
     pipeline = config.pipeline
+    adapts_in_vain = pipeline.adaptive and pipeline.schedule != "async"
     batcher = {
         "max_batch_size": pipeline.max_batch_size,
         "preferred_batch_sizes": list(pipeline.preferred_batch_sizes),
-        "max_queue_delay_us": pipeline.max_queue_delay_us,
-        "adaptive": pipeline.adaptive,
+        "max_queue_delay_us": 0 if adapts_in_vain else pipeline.max_queue_delay_us,
+        "adaptive": pipeline.adaptive and not adapts_in_vain,
     }
     settings = {
         "counter_row": row,

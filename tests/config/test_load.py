@@ -100,7 +100,6 @@ def test_load_several_mistakes_are_told_together(tmp_path):
         (["pipeline.num_slots=3", "actors.num_actors=1"], "at least 4"),
         (["pipeline.num_slots=2", "actors.num_actors=1", "pipeline.schedule=async"], "at least 3"),
         (["pipeline.when_full=overwrite_oldest"], 'needs pipeline.schedule = "async"'),
-        (["pipeline.adaptive=true"], 'needs pipeline.schedule = "async"'),
         (["pipeline.max_batch_size=4"], "actors.envs_per_group = 8"),
         (["pipeline.preferred_batch_sizes=[1_000_000]"], "1000000 is never reached"),
         (["pipeline.schedule=async", "learner.min_batch_fragments=3", "learner.max_batch_fragments=2"], "at most 2"),
