@@ -6,6 +6,7 @@ No pip here installs another torch than rltrain's: `tools/constraints.txt` pins 
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -58,9 +59,10 @@ def constraints(text: str, only_torch: bool) -> str:
 
 
 def last_line(text: str) -> str:
-    """Return what a failed command said last, without pip's notices."""
-    lines = [line.strip() for line in text.splitlines() if line.strip() and "[notice]" not in line]
-    return lines[-1][:300] if lines else "nothing was said"
+    """Return what a failed command said last: the last error that it names, else its last line."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    errors = [line for line in lines if re.search(r"(Error|Exception|ERROR):? ", line)]
+    return ([*lines, *errors] or ["nothing was said"])[-1][:300]
 
 
 def install(folder: Path, ways: tuple[Way, ...], limit_s: float, say: Callable[[str], None]) -> Venv:

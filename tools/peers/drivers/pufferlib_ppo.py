@@ -31,7 +31,7 @@ class EpisodeReturn(gymnasium.Wrapper):
 
     def step(self, action: Any) -> Any:
         """Add the reward up."""
-        obs, reward, terminated, truncated, info = self.env.step(action)
+        obs, reward, terminated, truncated, _ = self.env.step(action)
         self._return += float(reward)
         return obs, reward, terminated, truncated, {"episode_return": self._return} if terminated or truncated else {}
 

@@ -24,19 +24,20 @@ class Watch(AlgoObserver):
         returns = list(runner.policy_avg_stats.get("reward", [[]])[0])
         mean = sum(returns) / len(returns) if len(returns) >= 100 else None
         if self._meter.learned(sum(runner.env_steps.values()), mean):
-            runner.cfg.train_for_seconds = 0  # ends the run after this call
+            self._meter.finish()
 
 
 def make_env(name: str, cfg: Any = None, env_config: Any = None, render_mode: str | None = None) -> Any:
     """Make an env by its id; Pong with the usual preprocessing."""
     if name != "ALE/Pong-v5":
         return gymnasium.make(name, render_mode=render_mode)
-    import ale_py  # noqa: F401 - names the envs
+    from ale_py.registration import register_v5_envs
 
+    register_v5_envs()  # ale_py does it by itself only where Gymnasium is new
     env = gymnasium.make(name, frameskip=1, repeat_action_probability=0.0, render_mode=render_mode)
     env = gymnasium.wrappers.AtariPreprocessing(env)
     env = gymnasium.wrappers.FrameStack(env, 4)
-    return gymnasium.wrappers.TransformReward(NumpyFrames(env), lambda reward: max(-1.0, min(1.0, reward)))
+    return gymnasium.wrappers.TransformReward(NumpyFrames(env), lambda reward: max(-1.0, min(1.0, float(reward))))
 
 
 class NumpyFrames(gymnasium.ObservationWrapper):

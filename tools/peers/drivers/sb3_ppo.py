@@ -48,10 +48,8 @@ def main() -> None:
     torch.set_num_threads(job["threads"])
     num_envs, vector = job["num_envs"], VECTORS[job["vector"]]
     if job["work"] == "pong":
-        import ale_py  # noqa: F401 - names the envs
-
         env = make_atari_env(
-            "ALE/Pong-v5", num_envs, seed=job["seed"], vec_env_cls=vector,
+            "ale_py:ALE/Pong-v5", num_envs, seed=job["seed"], vec_env_cls=vector,
             env_kwargs={"frameskip": 1, "repeat_action_probability": 0.0},
             wrapper_kwargs={"terminal_on_life_loss": False},
         )  # fmt: skip
