@@ -107,6 +107,10 @@ def _measure(
             return drive_rltrain(job, options, is_watched)
         return drive(venvs[side.peer].python, PEERS[side.peer].driver, job, options, is_watched)
 
+    for side in (side for taking in sides.values() for side in taking if side.package is not None):
+        if side.peer in venvs and side.package not in venvs[side.peer].versions:
+            missing[side.label] = f"needs the distribution {side.package}"
+
     said = record(("torch", "gymnasium", "ale-py"))
     said["command"] = shlex.join(["python", "tools/bench_peers.py", *sys.argv[1:]])
     said["versions"] = {**dict(said["versions"]), **versions(venvs)}  # type: ignore[call-overload]

@@ -74,12 +74,13 @@ def test_peer_that_fails_is_named_and_the_others_go_on():
         return rate(5.0)
 
     sides = {"cartpole": [OWN, Side("broken", "b", combined(num_envs=(8, 64))), Side("absent", "c", ({"x": 1},))]}
-    bench = bench_of(sides, measure, {"c": "pip install c: not done after 600 s"})
+    sides["cartpole"].append(Side("its own env", "d", ({"x": 1},)))
+    bench = bench_of(sides, measure, {"c": "pip install c: not done after 600 s", "its own env": "needs d2"})
     report = bench.report(RECORD)
     rows = {row[0]: row for row in report.tables[0].rows}
     assert rows["rltrain"][1].values == [5.0] * 3
     assert rows["broken"][1:] == ("failed", rows["broken"][2], "")
-    assert rows["absent"][1] == "not installed"
+    assert (rows["absent"][1], rows["its own env"][1]) == ("not installed", "not installed")
     assert "cartpole, broken, setting num_envs 64: exit code 1: ImportError: no such thing" in report.notes
     text = "\n".join(lines_of(report))
     assert "failed" in text
@@ -185,7 +186,7 @@ def test_driver_that_dies_or_hangs_is_told_with_its_last_line_and_leaves_no_proc
 def test_environment_is_made_once_with_the_first_way_that_works(tmp_path, monkeypatch):
     calls = []
 
-    def pip(command, limit_s):
+    def pip(command, limit_s, environment=None):
         calls.append(command)
         if "list" in command:
             return subprocess.CompletedProcess(command, 0, '[{"name": "Good", "version": "1.2"}]', "")
@@ -207,8 +208,15 @@ def test_environment_is_made_once_with_the_first_way_that_works(tmp_path, monkey
     assert all("-c" in command for command in calls if "install" in command)
 
 
+def test_error_of_a_failed_install_is_found_among_its_hints():
+    said = "  urllib.error.HTTPError: HTTP Error 403: Forbidden\n\nnote: not pip's fault\nhint: See above for details.\n"
+    assert venvs.last_line(said) == "urllib.error.HTTPError: HTTP Error 403: Forbidden"
+    assert venvs.last_line("one\ntwo\n\n") == "two"
+    assert venvs.last_line("") == "nothing was said"
+
+
 def test_install_that_takes_too_long_is_named(tmp_path, monkeypatch):
-    def pip(command, limit_s):
+    def pip(command, limit_s, environment=None):
         raise subprocess.TimeoutExpired(command, limit_s)
 
     monkeypatch.setattr(venvs, "_output", pip)

@@ -87,7 +87,7 @@ class PeersBench:
         sides: work -> who takes part.
         plan: how long.
         measure: trains.
-        missing: peer -> why it is not installed.
+        missing: peer, or label of a side -> why it is not installed.
         notes: said under the tables.
     """
 
@@ -98,8 +98,9 @@ class PeersBench:
         self._measure = measure
         self.rows = {work: [Row(side) for side in sides[work]] for work in WORKS if work in sides}
         for row in (row for rows in self.rows.values() for row in rows):
-            if row.side.peer in missing:
-                row.reason = f"not installed: {missing[row.side.peer]}"
+            for name in (row.side.label, row.side.peer):
+                if name in missing:
+                    row.reason = f"not installed: {missing[name]}"
 
     def run(self, tell: Tell) -> None:
         """Measure everything."""

@@ -23,7 +23,7 @@ class Peer:
     """A library.
 
     Args:
-        package: the distribution that carries its version; the first of `packages` that is installed.
+        packages: distributions that carry its version; the first that is installed.
         ways: how to install it.
         driver: the script that trains with it, run by its own interpreter.
     """
@@ -42,12 +42,14 @@ class Side:
         peer: key of `PEERS`; None for rltrain.
         settings: tried; the fastest counts. For rltrain, overrides of the configuration.
         fixed: what holds in every setting.
+        package: the one of the peer's distributions that it needs; None: any.
     """
 
     label: str
     peer: str | None
     settings: tuple[Options, ...]
     fixed: Options = field(default_factory=dict)
+    package: str | None = None
 
 
 PEERS = {
@@ -66,10 +68,11 @@ PEERS = {
                 ("torch", "numpy<2", "setuptools<80", "wheel", "cython"),
                 ("--no-build-isolation", "pufferlib==3.0.0", *ATARI),
             ), only_torch=True),
-            Way((  # asks for another torch; its extension loads with this one
-                ("torch", "numpy", "gymnasium", "psutil", "rich", "rich-argparse", "pyro-ppl", "setuptools", *ATARI),
-                ("--no-deps", "pufferlib-core"),
-            )),
+            Way((  # its wheel asks for another torch, and for CUDA
+                ("torch", "numpy", "gymnasium", "psutil", "rich", "rich-argparse", "pyro-ppl", "nvidia-ml-py", *ATARI),
+                ("setuptools", "wheel", "ninja"),
+                ("--no-deps", "--no-build-isolation", "--no-binary", "pufferlib-core", "pufferlib-core"),
+            ), environment=(("PUFFERLIB_DISABLE_CUDA", "1"),)),
         ),
         DRIVERS / "pufferlib_ppo.py",
     ),
@@ -119,7 +122,7 @@ def cartpole_sides(cores: int) -> list[Side]:
         )),
         Side("pufferlib, its CartPole in C", "pufferlib", combined(
             vector=("native",), num_envs=(1024, 256, 64), workers=(1,), threads=threads,
-        )),
+        ), package="pufferlib"),
         Side(f"rllib, {gym}", "rllib", (
             *combined(runners=(cores,), num_envs=(256, 64, 1024), threads=(1,)),
             *combined(runners=(0,), num_envs=(256, 64), threads=threads),

@@ -6,15 +6,17 @@ No pip here installs another torch than rltrain's: `tools/constraints.txt` pins 
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 CONSTRAINTS = Path(__file__).resolve().parents[1] / "constraints.txt"
 _RECORD = "installed.json"
@@ -31,10 +33,12 @@ class Way:
     Args:
         calls: arguments of `pip install`, one call after the other.
         only_torch: whether of the constraints only torch's holds: the peer needs other versions of the rest.
+        environment: variables, name and value, that its build asks for.
     """
 
     calls: tuple[tuple[str, ...], ...]
     only_torch: bool = False
+    environment: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -116,12 +120,16 @@ def _pip(python: Path, way: Way, limit_s: float, say: Callable[[str], None]) -> 
             say(f"pip install {what}")
             command = [str(python), "-m", "pip", "install", "--no-input", "-c", pins.name, *call]
             try:
-                done = _output(command, max(1.0, end_by - time.monotonic()))
+                done = _output(command, max(1.0, end_by - time.monotonic()), dict(way.environment))
             except subprocess.TimeoutExpired as error:
                 raise InstallError(f"pip install {what}: not done after {limit_s:g} s") from error
             if done.returncode:
                 raise InstallError(f"pip install {what}: {last_line(done.stdout + done.stderr)}")
 
 
-def _output(command: list[str], limit_s: float) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
+def _output(
+    command: list[str], limit_s: float, environment: Mapping[str, str] = MappingProxyType({})
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, env=os.environ | environment, capture_output=True, text=True, timeout=limit_s, check=False
+    )

@@ -33,7 +33,7 @@ def make_env(name: str, cfg: Any = None, env_config: Any = None, render_mode: st
         return gymnasium.make(name, render_mode=render_mode)
     from ale_py.registration import register_v5_envs
 
-    register_v5_envs()  # ale_py does it by itself only where Gymnasium is new
+    register_v5_envs()  # type: ignore[no-untyped-call]  # ale_py does it by itself only where Gymnasium is new
     env = gymnasium.make(name, frameskip=1, repeat_action_probability=0.0, render_mode=render_mode)
     env = gymnasium.wrappers.AtariPreprocessing(env)
     env = gymnasium.wrappers.FrameStack(env, 4)
