@@ -9,8 +9,8 @@ Works: `cartpole` (env steps learned a second), `threshold` (seconds from proces
 
 Each peer is installed with pip into an environment of its own under `--venvs`, once; what does not install is named and
 left out. Each is measured at the fastest of the settings in `tools/peers/libraries.py`, then all take turns with
-rltrain. Takes an hour and a half on two cores; `--quick` takes one short turn of the first setting. Ctrl-C prints what
-was measured so far. Use a quiet machine.
+rltrain. Takes an hour and a half on two cores; `--quick`, one short turn of the first setting, eight minutes. Ctrl-C
+prints what was measured so far. Use a quiet machine.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
+import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -114,6 +115,7 @@ def _measure(
     said = record(("torch", "gymnasium", "ale-py"))
     said["command"] = shlex.join(["python", "tools/bench_peers.py", *sys.argv[1:]])
     said["versions"] = {**dict(said["versions"]), **versions(venvs)}  # type: ignore[call-overload]
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what runs is ended, not left behind
     bench = PeersBench(sides, plan, measure, missing, notes)
     code = 0
     with progress() as tell:

@@ -191,7 +191,7 @@ def test_environment_is_made_once_with_the_first_way_that_works(tmp_path, monkey
     def pip(command, limit_s, environment=None):
         calls.append(command)
         if "list" in command:
-            return subprocess.CompletedProcess(command, 0, '[{"name": "Good", "version": "1.2"}]', "")
+            return subprocess.CompletedProcess(command, 0, '[{"name": "Good_One", "version": "1.2"}]', "")
         failed = "bad" in command
         return subprocess.CompletedProcess(command, int(failed), "", "wrong\nERROR: no match\n" if failed else "")
 
@@ -199,7 +199,7 @@ def test_environment_is_made_once_with_the_first_way_that_works(tmp_path, monkey
     monkeypatch.setattr(venvs.subprocess, "run", lambda command, **_: Path(command[-1]).mkdir())
     ways = (venvs.Way((("bad",),)), venvs.Way((("good",), ("--no-deps", "more"))))
     found = venvs.install(tmp_path / "new/peer", ways, 5.0, lambda _: None)
-    assert found.versions == {"good": "1.2"}
+    assert found.versions == {"good-one": "1.2"}
     assert found.failed == ("pip install bad: ERROR: no match",)
     assert found.python == tmp_path / "new/peer/bin/python"
     count = len(calls)

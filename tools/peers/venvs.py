@@ -104,7 +104,7 @@ def _make(folder: Path, ways: tuple[Way, ...], limit_s: float, say: Callable[[st
             failed.append(str(error))
             continue
         answer = _output([str(python), "-m", "pip", "list", "--format=json"], 120)
-        versions = {row["name"].lower(): row["version"] for row in json.loads(answer.stdout)}
+        versions = {row["name"].lower().replace("_", "-"): row["version"] for row in json.loads(answer.stdout)}
         return {"is_installed": True, "versions": versions, "failed": failed}
     return {"is_installed": False, "failed": failed}
 
