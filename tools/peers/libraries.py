@@ -117,8 +117,8 @@ def cartpole_sides(cores: int) -> list[Side]:
             *combined(mode=("serial",), num_envs=(256, 1024), workers=(1,)),
         )),
         Side(f"pufferlib, {gym}", "pufferlib", (
-            *combined(vector=("processes",), num_envs=(256, 1024, 64), workers=(cores,), threads=threads),
-            *combined(vector=("serial",), num_envs=(256, 1024), workers=(1,), threads=threads),
+            *combined(vector=("serial",), num_envs=(256, 1024, 64), workers=(1,), threads=threads),
+            *combined(vector=("processes",), num_envs=(256, 1024, 64), workers=(cores,), threads=(1,)),
         )),
         Side("pufferlib, its CartPole in C", "pufferlib", combined(
             vector=("native",), num_envs=(1024, 256, 64), workers=(1,), threads=threads,
