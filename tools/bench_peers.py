@@ -9,8 +9,8 @@ Works: `cartpole` (env steps learned a second), `threshold` (seconds from proces
 
 Each peer is installed with pip into an environment of its own under `--venvs`, once; what does not install is named and
 left out. Each is measured at the fastest of the settings in `tools/peers/libraries.py`, then all take turns with
-rltrain. Takes an hour and a half on two cores; `--quick`, one short turn of the first setting, eight minutes. Ctrl-C
-prints what was measured so far. Use a quiet machine.
+rltrain. Takes an hour and a half on two cores; `--quick`, one short turn of the first setting, about ten minutes.
+Ctrl-C prints what was measured so far. Use a quiet machine.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from peers.bench import WORKS, PeersBench, Plan
-from peers.drive import Job, Measured, drive, drive_rltrain
-from peers.libraries import PEERS, Options, Side, cartpole_sides, pong_sides, tuned_sides
-from peers.venvs import InstallError, Venv, install
-
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # a source tree that is not installed
 from rltrain.bench.record import record
 from rltrain.bench.report import as_json, lines_of
 from rltrain.cli.outputs import check_outputs, progress, write
 from rltrain.config.machine import usable_cores
 from rltrain.errors import RltrainError
+from tools.peers.bench import WORKS, PeersBench, Plan
+from tools.peers.drive import Job, Measured, drive, drive_rltrain
+from tools.peers.libraries import PEERS, Options, Side, cartpole_sides, pong_sides, tuned_sides
+from tools.peers.venvs import InstallError, Venv, install
 
 INSTALL_LIMIT_S = 600
 

@@ -9,14 +9,14 @@ import time
 from pathlib import Path
 
 import pytest
-from peers import drive, venvs
-from peers.bench import PeersBench, Plan, fastest
-from peers.drive import Job, Measured, PeerError, figures_of
-from peers.libraries import PEERS, Side, cartpole_sides, combined, pong_sides, tuned_sides, written
 
 from rltrain.bench.report import as_json, lines_of
 from rltrain.config.load import load
 from tests.bench.records import RECORD
+from tools.peers import drive, venvs
+from tools.peers.bench import PeersBench, Plan, fastest
+from tools.peers.drive import Job, Measured, PeerError, figures_of
+from tools.peers.libraries import PEERS, Side, cartpole_sides, combined, pong_sides, tuned_sides, written
 
 ROOT = Path(__file__).parents[2]
 OWN = Side("rltrain", None, ({},))

@@ -6,12 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from peers.drive import FRAGMENT_LENGTH, TARGET, Job, Measured, PeerError
-from peers.libraries import Options, Side, written
-
 from rltrain.bench.figures import Figure, ratio
 from rltrain.bench.report import Cell, Chart, Report, Table
 from rltrain.bench.suite import Progress, Tell
+from tools.peers.drive import FRAGMENT_LENGTH, TARGET, Job, Measured, PeerError
+from tools.peers.libraries import Options, Side, written
 
 WORKS = ("cartpole", "threshold", "pong", "start")
 Measure = Callable[[Side, Job, Options, bool], Measured]

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from peers.libraries import Options
-from peers.venvs import last_line
 
 from rltrain.bench.trial import TrialError, run_trial
+from tools.peers.libraries import Options
+from tools.peers.venvs import last_line
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 TARGET = 475.0

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from peers.venvs import Way
+from tools.peers.venvs import Way
 
 DRIVERS = Path(__file__).resolve().parent / "drivers"
 ATARI = ("ale-py", "opencv-python-headless")
