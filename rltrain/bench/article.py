@@ -32,7 +32,7 @@ TARGETS = {
     MANY: {"run.target_return": 475.0, "run.target_window": 100},
     UNEVEN: {"run.target_return": 100.0, "run.target_window": 20},
 }
-PILOT_EPOCHS, MOST_EPOCHS = 4, 30
+PILOTS, PILOT_EPOCHS, MOST_EPOCHS = 2, 4, 60
 MINIBATCH_ROWS = 2048
 MANY_FRAGMENT = 16
 QUEUE_DELAY_US = 2000
@@ -144,7 +144,7 @@ class ArticleBench:
         """A guess of how long it takes, in seconds."""
         each = self.plan.seconds + BOOT_S
         targets = 0.0 if self.plan.target_limit_s is None else 2 * 15 + self.plan.target_limit_s + 4 * 20
-        return self.plan.turns * (len(self.results) * each + targets) + each * self.plan.is_pilot
+        return self.plan.turns * (len(self.results) * each + targets) + PILOTS * each * self.plan.is_pilot
 
     def run(self, tell: Tell) -> None:
         """Measure everything: first speeds, in turns, then times to the thresholds, in turns."""
@@ -156,7 +156,7 @@ class ArticleBench:
             if self.plan.is_pilot:
                 progress.say("how long an epoch takes beside sampling")
                 self._find_epochs()
-                progress.advance(self.plan.seconds + BOOT_S, "speeds")
+                progress.advance(PILOTS * (self.plan.seconds + BOOT_S), "speeds")
             each_s = self.plan.seconds + BOOT_S
             sides = [(result.rate, self._speed_of(result, progress)) for result in self.results]
             alternate(self.plan.turns, sides, lambda: progress.advance(each_s, "speeds"))
@@ -189,18 +189,19 @@ class ArticleBench:
             f"of the first update on. {MANY}: {ARTICLE_ENVS:,} of CartPole-v1's own vector env, T {MANY_FRAGMENT}, one "
             f"pass, minibatches of {MINIBATCH_ROWS:,} rows. {UNEVEN}: {plan.uneven_envs} envs, T "
             f"{plan.uneven_fragment}, steps log-uniform from 1 to 20 ms, network 256 x 256, {self.epochs} epochs of 4 "
-            + ("minibatches, so many that an update takes as long as sampling its batch in `sync` (a run before)."
+            + ("minibatches, so many that an update takes as long as sampling its batch in `sync` (two runs before)."
                if plan.is_pilot else "minibatches.")
         )  # fmt: skip
         return report_of(self.results, how, record, plan.target_limit_s, ARTICLE_ENVS)
 
     def _find_epochs(self) -> None:
-        """Choose as many epochs as take the time in which a batch is sampled."""
-        options = uneven_envs(self.plan.uneven_envs, self.plan.uneven_fragment)
-        options |= {"pipeline.schedule": "sync", "algo.ppo.epochs": PILOT_EPOCHS}
-        trial = self._trial(self._configs[UNEVEN], options, self.plan.seconds)
-        update, sampling = trial.share("learner", "update"), trial.learner_idle_share
-        self.epochs = min(MOST_EPOCHS, max(1, round(PILOT_EPOCHS * sampling / update)))
+        """Choose as many epochs as take the time in which a batch is sampled; the second run corrects the first."""
+        options = uneven_envs(self.plan.uneven_envs, self.plan.uneven_fragment) | {"pipeline.schedule": "sync"}
+        self.epochs = PILOT_EPOCHS
+        for _ in range(PILOTS):
+            trial = self._trial(self._configs[UNEVEN], options | {"algo.ppo.epochs": self.epochs}, self.plan.seconds)
+            update, sampling = trial.share("learner", "update"), trial.learner_idle_share
+            self.epochs = min(MOST_EPOCHS, max(1, round(self.epochs * sampling / update)))
 
     def _options(self, result: Result) -> Mapping[str, object]:
         options = dict(result.options) | ({"algo.ppo.epochs": self.epochs} if result.scene == UNEVEN else {})
