@@ -14,8 +14,6 @@ from rltrain.workers.device import resolve_device
 MANY, UNEVEN = "many cheap envs", "uneven slow envs"
 TARGET_TEXT = {MANY: "s to return 475", UNEVEN: "s to return 100"}
 ARTICLE_FASTER, ARTICLE_BUSY, ARTICLE_CONVERGENCE = "1.3 x", ("45 %", "78 to 80 %"), "1.5 x"
-DEVICE_STATES = {"learner": ("update", "h2d"), "inference": ("forward", "h2d", "d2h")}
-"""States of the ledger in which a process uses the device."""
 
 
 @dataclass
@@ -52,11 +50,8 @@ class Result:
 
     def add_trial(self, trial: Trial) -> float:
         """Take the figures of a run of rltrain; returns env steps/s."""
-        shares = {
-            role: sum(trial.share(role, state) for state in states) for role, states in DEVICE_STATES.items()
-        }
-        self.learner.values.append(100 * shares["learner"])
-        self.busy.values.append(100 * min(1.0, sum(shares.values())))
+        self.learner.values.append(100 * (trial.share("learner", "update") + trial.share("learner", "h2d")))
+        self.busy.values.append(100 * trial.device_busy_share)
         self.idle.values.append(100 * trial.learner_idle_share)
         self.idle.note = ""
         self.waits.values.append(100 * trial.share("actor", "wait_action"))
@@ -172,8 +167,8 @@ def _bars(title: str, unit: str, figures: dict[str, Figure], limits: dict[str, f
 
 def _notes(has_gpu: bool, target_limit_s: float | None) -> list[str]:
     notes = [
-        "device busy: share of the time that goes into policy forwards and updates, by the clock; of rltrain the sum "
-        "of the learner's and the server's shares, at most 100 %: an upper bound where both work at once",
+        "device busy: share of the time that goes into policy forwards and updates, by the clock; of rltrain at least: "
+        "the larger of the learner's and the server's share, as both may work at once",
         "conventional: one process, same envs, network and update; parallel envs are Gymnasium's AsyncVectorEnv",
         "the article's figures are of its own machine and GPU, which are not known",
         "seconds to a return are from process start, each turn with another seed",

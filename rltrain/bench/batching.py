@@ -70,6 +70,7 @@ class Side:
     reasons: dict[str, Figure] = field(default_factory=lambda: {name: Figure("%") for name in FIRE_REASONS})
     padding: Figure = field(default_factory=lambda: Figure("%"))
     busy: Figure = field(default_factory=lambda: Figure("%"))
+    late: Figure = field(default_factory=lambda: Figure("%"))
     sizes: np.ndarray | None = None
     """Counts of batches by rows, all turns."""
 
@@ -89,6 +90,7 @@ class Side:
             for name, figure in self.reasons.items():
                 figure.values.append(100 * counters[f"fired_{name}"] / batches)
         self.busy.values.append(100 * served.busy_share)
+        self.late.values.append(100 * answers.num_late / max(1, answers.num_late + len(answers.latencies_us)))
         sizes = served.histograms["batch_size_rows"]
         self.sizes = sizes if self.sizes is None else self.sizes + sizes
 
@@ -213,7 +215,9 @@ class BatchingBench:
             "light: the server keeps up in every way, so the median latency counts; else the requests answered",
             f"adaptive: the wait follows from what was seen, at most {BOUND_US / 1e3:g} ms; the same settings under "
             "all loads",
-            "the load looks for answers without a pause, on a core of its own",
+            "not answered: due but without an answer when the turn ended; where these are many, latencies are of a "
+            "queue that grows, and depend on the length of a turn",
+            "the load looks for answers without a pause and so keeps a core busy",
         ]
         cores = note_on_cores(2)
         return notes + ([cores] if cores else [])
@@ -239,7 +243,7 @@ def best_static(scene: Scene) -> Side | None:
 
 def _adaptive_table(scenes: list[Scene]) -> Table:
     table = Table(
-        "adaptive beside the best of the others under each load, which is another one each time",
+        "adaptive, the same under all loads, beside the best of the others under each",
         ("load", "the best other", "its figure", "adaptive", "ratio", "wanted", "reached"),
     )
     for scene in scenes:
@@ -256,10 +260,10 @@ def _adaptive_table(scenes: list[Scene]) -> Table:
 
 
 def _speed_table(scene: Scene) -> Table:
-    columns = ("", "requests/s", *(f"latency p{q * 100:g} us" for q in _QUANTILES), "server busy %")
+    columns = ("", "requests/s", *(f"latency p{q * 100:g} us" for q in _QUANTILES), "not answered %", "server busy %")
     table = Table(f"load {scene.name}: {scene.text}", columns)
     table.rows = [
-        (side.label, side.rate, *side.latency.values(), side.busy) for side in scene.sides.values()
+        (side.label, side.rate, *side.latency.values(), side.late, side.busy) for side in scene.sides.values()
     ]
     return table
 

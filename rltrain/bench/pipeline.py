@@ -14,7 +14,7 @@ from rltrain.bench.conventional import conventional
 from rltrain.bench.figures import Figure, ratio
 from rltrain.bench.report import Cell, Chart, Report, Table
 from rltrain.bench.suite import Progress, Tell
-from rltrain.bench.trial import BOOT_S, Trial, as_options, run_trial
+from rltrain.bench.trial import BOOT_S, as_options, run_trial
 from rltrain.config.algorithms import AppoConfig, PpoConfig
 from rltrain.config.load import load
 from rltrain.config.machine import usable_cores
@@ -121,7 +121,7 @@ class PipelineBench:
         def measure(seconds: float) -> dict[str, float | None]:
             trial = run_trial(self.path, options, seconds)
             self.has_gpu |= trial.has_gpu
-            return {"rate": trial.env_steps_per_s, "idle": trial.learner_idle_share, "busy": _busy(trial)}
+            return {"rate": trial.env_steps_per_s, "idle": trial.learner_idle_share, "busy": trial.device_busy_share}
 
         def reach(seed: int) -> float:
             trial = run_trial(self.path, {**options, "run.seed": seed}, _THRESHOLD_S, is_endless=False)
@@ -169,6 +169,7 @@ class PipelineBench:
         )
         if any(value >= _THRESHOLD_S for side in self.sides for value in side.seconds.values):
             report.notes.append(f"{_THRESHOLD_S:g} s to the return: it was not reached by then")
+        report.notes.append("device busy: at least; of rltrain the larger of the learner's and the server's share")
         if not self.has_gpu:
             report.notes.append("no GPU: learner and inference run on the CPU, and so compete with the envs for cores")
         return report
@@ -177,13 +178,6 @@ class PipelineBench:
 def _best(sides: Any) -> _Side | None:
     """The side with the highest median."""
     return max((side for side in sides if side.rate.values), key=lambda side: side.rate.median, default=None)
-
-
-def _busy(trial: Trial) -> float:
-    """Share of the time in which learner or server computed, both at most; of a GPU what the driver said."""
-    waits = trial.share("inference", "wait_request") + trial.share("inference", "batch_delay")
-    server = 1 - waits if trial.has_role("inference") else trial.share("actor", "forward")
-    return min(1.0, trial.share("learner", "update") + server)
 
 
 def schedule_changes(config: Config, schedule: str) -> dict[str, object]:

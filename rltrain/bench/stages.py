@@ -221,7 +221,7 @@ class _Bench:
         config, largest = self.config, int(self.config.pipeline.max_batch_size)
         backend = TorchBackend(
             self.spec, config.model_settings(), config.env.normalize_obs, config.run.seed, self.board, largest,
-            resolve_device(config.learner.device), config.learner.precision,
+            resolve_device(config.server_device()), config.learner.precision, config.pipeline.cuda_graphs,
         )
         version = self.board.latest_version
         backend.load(version)

@@ -59,6 +59,16 @@ class Trial:
         """Whether the policy ran on a GPU."""
         return str(self.summary.get("device", "cpu")).startswith("cuda")
 
+    @property
+    def device_busy_share(self) -> float:
+        """Share of the time in which the device computed, at least: the larger of the learner's and the server's.
+
+        Both often work at once, so that their sum says nothing.
+        """
+        forward = ("forward", "h2d", "d2h")
+        server = sum(self.share("inference", state) for state in forward) or self.share("actor", "forward")
+        return max(self.share("learner", "update") + self.share("learner", "h2d"), server)
+
     def has_role(self, role: str) -> bool:
         """Whether there were processes of a role."""
         return any(name.partition("-")[0] == role for name in self.summary["ledger"])

@@ -158,8 +158,7 @@ class CudaForward:
                 reason = str(error).strip().partition("\n")[0]
                 self.warn(
                     f"inference runs without CUDA graphs, one kernel after the other: a batch of {size} rows could not "
-                    f"be captured ({reason}). A network of your own must not look at values on the device "
-                    "(.item(), `if tensor`, boolean masks). pipeline.cuda_graphs = false leaves this warning out."
+                    f"be captured ({reason}). {_advice(error)} pipeline.cuda_graphs = false leaves this warning out."
                 )
                 return None
         return self.graphs[model, size]
@@ -186,6 +185,15 @@ class CudaForward:
         if not all(_are_same(output[:size], x) for output, x in zip(self.outputs, expected, strict=True)):
             raise GraphMismatchError("its graph does not compute what the model computes")
         return graph
+
+
+def _advice(error: RuntimeError) -> str:
+    """Say what may help against a failed capture."""
+    if isinstance(error, torch.OutOfMemoryError):
+        return "A smaller pipeline.max_batch_size needs less memory."
+    if isinstance(error, GraphMismatchError):
+        return "A network of your own must give the same for the same observations, without noise of its own."
+    return "A network of your own must not look at values on the device (.item(), `if tensor`, boolean masks)."
 
 
 def _are_same(a: Tensor, b: Tensor) -> bool:

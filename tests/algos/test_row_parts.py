@@ -118,14 +118,14 @@ def test_images_are_cut_to_the_size_of_a_cache_also_with_one_thread(monkeypatch)
     parts, obs, chosen = parts_of("nature_cnn", FIVE_WAY, 1)
     frame = 4 * 4 * 42 * 42
     assert parts._num_parts(66, 66, frame) == 1
-    assert parts._num_parts(512, 512, 4 * 4 * 84 * 84) == 6
+    assert parts._num_parts(512, 512, 4 * 4 * 84 * 84) == 7
     assert parts._num_parts(512, 3, 4 * 4 * 84 * 84) == 1, "no part without an action"
     parts.is_cut = False
     assert parts._num_parts(512, 512, 4 * 4 * 84 * 84) == 1
     expected, gradient = gradient_of(parts, obs, chosen)
     monkeypatch.setattr(row_parts, "CACHED_BYTES", 8 * frame)
     parts.is_cut = True
-    assert parts._num_parts(66, 66, frame) == 8
+    assert parts._num_parts(66, 66, frame) == 9
     calls = []
     real = parts.model.value
     monkeypatch.setattr(parts.model, "value", lambda rows: calls.append(len(rows["obs"])) or real(rows))

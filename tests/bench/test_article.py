@@ -118,7 +118,7 @@ def test_report_holds_rltrain_against_the_best_loop_and_the_article():
     assert faster[4] == "1.3 x"
     busy = rows[f"{UNEVEN}: device busy (CPU learner and server), %"]
     assert busy[1].median == pytest.approx(60)
-    assert busy[2].median == 100, "learner 81 % and server 30 %, at most all of it"
+    assert busy[2].median == pytest.approx(81), "the learner's; the server's 30 % may be at the same time"
     assert rows[f"{UNEVEN}: s to return 100"][3].median == 2.0
     assert rows[f"{UNEVEN}: `overlap` for `sync`, env steps/s"][3].median == pytest.approx(1.9)
     sweep = report.tables[3].rows

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from rltrain.bench.pipeline import PipelineBench, _best, _busy, schedule_changes
+from rltrain.bench.pipeline import PipelineBench, _best, schedule_changes
 from rltrain.bench.pipeline import Plan as PipelinePlan
 from rltrain.bench.report import lines_of
 from rltrain.bench.roofline import Plan, Roofline
@@ -130,11 +130,12 @@ def test_async_side_trains_on_the_same_passes_with_minibatches_that_fit():
     assert resolved.algo.appo.num_minibatches == 4
 
 
-def test_busy_share_counts_server_and_learner_and_never_more_than_all():
-    learner = {"update": 0.5, "wait_data": 0.5}
-    server = {"wait_request": 0.6, "batch_delay": 0.1, "forward": 0.3}
-    assert _busy(trial(1, learner=learner, inference=server)) == pytest.approx(0.8)
-    assert _busy(trial(1, learner={"update": 0.9}, inference=server)) == 1
-    local = {"actor_0": {"forward": 0.2}, "actor_1": {"forward": 0.4}}
-    assert _busy(trial(1, learner=learner, **local)) == pytest.approx(0.8)
+def test_busy_share_is_the_larger_of_the_servers_and_the_learners():
+    learner = {"update": 0.5, "h2d": 0.1, "wait_data": 0.4}
+    server = {"wait_request": 0.2, "batch_delay": 0.1, "forward": 0.5, "d2h": 0.2}
+    assert trial(1, learner=learner, inference=server).device_busy_share == pytest.approx(0.7)
+    assert trial(1, learner={"update": 0.9}, inference=server).device_busy_share == pytest.approx(0.9)
+    local = {"actor_0": {"forward": 0.6}, "actor_1": {"forward": 0.8}}
+    assert trial(1, learner=learner, **local).device_busy_share == pytest.approx(0.7), "the mean of the actors"
+    learner["wait_data"] = 0.5
     assert np.isclose(trial(1, learner=learner).learner_idle_share, 0.5)

@@ -98,17 +98,18 @@ def test_host_memory_is_written_again_only_after_the_copies_from_and_to_it(on_fa
 
 
 @pytest.mark.parametrize(
-    ("how", "reason"),
-    [({"fails": "operation not permitted when stream is capturing"}, "not permitted"),
-     ({"changes": True}, "does not compute what the model computes")],
+    ("how", "reason", "advice"),
+    [({"fails": "operation not permitted when stream is capturing"}, "not permitted", ".item()"),
+     ({"changes": True}, "does not compute what the model computes", "without noise of its own")],
 )
-def test_failed_capture_runs_without_graphs_and_warns_once(how, reason, on_fake_cuda):
+def test_failed_capture_runs_without_graphs_and_warns_once(how, reason, advice, on_fake_cuda):
     plain, other = (backend_of("td3", max_rows=ROWS) for _ in range(2))
     cuda, told = on_fake_cuda(other, **how)
     for step, num_rows in enumerate((3, 40, 17)):
         np.testing.assert_array_equal(answers(other, num_rows, step)[0], answers(plain, num_rows, step)[0])
     assert len(told) == 1
     assert reason in told[0]
+    assert advice in told[0]
     assert "pipeline.cuda_graphs" in told[0]
     assert "\n" not in told[0]
     assert cuda.log.count("capture") == 1
