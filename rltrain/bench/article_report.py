@@ -9,7 +9,6 @@ from typing import Any
 from rltrain.bench.figures import Figure, ratio
 from rltrain.bench.report import Cell, Chart, Report, Table
 from rltrain.bench.trial import Trial
-from rltrain.workers.device import resolve_device
 
 MANY, UNEVEN = "many cheap envs", "uneven slow envs"
 TARGET_TEXT = {MANY: "s to return 475", UNEVEN: "s to return 100"}
@@ -40,6 +39,7 @@ class Result:
     fill: Figure = field(default_factory=lambda: Figure("%"))
     waits: Figure = field(default_factory=lambda: Figure("%"))
     restarts: int = 0
+    has_gpu: bool = False
     time: Figure = field(default_factory=lambda: Figure("s"))
     missed: int = 0
 
@@ -50,6 +50,7 @@ class Result:
 
     def add_trial(self, trial: Trial) -> float:
         """Take the figures of a run of rltrain; returns env steps/s."""
+        self.has_gpu |= trial.has_gpu
         self.learner.values.append(100 * (trial.share("learner", "update") + trial.share("learner", "h2d")))
         self.busy.values.append(100 * trial.device_busy_share)
         self.idle.values.append(100 * trial.learner_idle_share)
@@ -87,7 +88,7 @@ def report_of(
         target_limit_s: longest time to a threshold, in seconds; None: not measured.
         article_envs: how many cheap envs the sides of the first scenario are compared with.
     """
-    has_gpu = resolve_device("auto").type == "cuda"
+    has_gpu = any(r.has_gpu for r in results)
     device = "device busy (learner and server)" if has_gpu else "device busy (CPU learner and server)"
     many = [r for r in results if r.scene == MANY and r.num_envs == article_envs]
     uneven = [r for r in results if r.scene == UNEVEN]

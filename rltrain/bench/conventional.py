@@ -11,9 +11,6 @@ alone; `seconds_to_target`, from process start, or null; `return_mean` of the la
 
 from __future__ import annotations
 
-import argparse
-import json
-import subprocess
 import sys
 import time
 from collections.abc import Mapping
@@ -29,19 +26,17 @@ from rltrain.algos import load_algorithm
 from rltrain.algos.precision import forward_precision
 from rltrain.algos.schedules import progress_at
 from rltrain.algos.train_state import TrainState
-from rltrain.bench.trial import ENDLESS, TrialError, as_options
-from rltrain.config.load import load
+from rltrain.bench.alone import answer, measure_alone, parser
+from rltrain.bench.trial import ENDLESS
 from rltrain.config.schema import Config
 from rltrain.envs.make import describe, make_group
-from rltrain.errors import ConfigError, RltrainError
+from rltrain.errors import ConfigError
 from rltrain.fields import ACTION, FragmentSchema
 from rltrain.models import build_model, compile_model
-from rltrain.registry import look_in
 from rltrain.workers.device import resolve_device
 from rltrain.workers.episodes import EpisodeWindow
 
 REWARD_ROWS = ("reward", "terminated", "truncated", "valid", "episode_return", "episode_length")
-_TAIL_LINES = 12
 
 
 class ConventionalLoop:
@@ -228,40 +223,20 @@ def conventional(
     """
     options: dict[str, object] = {} if to_target else {"run.total_env_steps": ENDLESS}
     options |= overrides
-    command = [
-        sys.executable, "-m", "rltrain.bench.conventional", str(config), "--seconds", str(seconds), "--threads",
-        str(num_threads), *(["--to-target"] if to_target else []), *as_options(options),
-    ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode or not done.stdout.strip():
-        tail = "\n".join((done.stdout + done.stderr).splitlines()[-_TAIL_LINES:])
-        raise TrialError(f"the conventional loop on {config} failed with exit code {done.returncode}:\n{tail}")
-    figures: dict[str, float | None] = json.loads(done.stdout.splitlines()[-1])
-    return figures
+    arguments = ["--seconds", str(seconds), "--threads", str(num_threads), *(["--to-target"] if to_target else [])]
+    return measure_alone(
+        "rltrain.bench.conventional", config, arguments, options, f"the conventional loop on {config}"
+    )
 
 
 def main() -> int:
     """Run the loop and print one JSON line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("config", type=Path)
-    parser.add_argument("--seconds", type=float, required=True)
-    parser.add_argument("--threads", type=int, required=True)
-    parser.add_argument("--to-target", action="store_true")
-    parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="section.key=value")
-    args = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("--threads", type=int, required=True)
+    options.add_argument("--to-target", action="store_true")
+    args = options.parse_args()
     torch.set_num_threads(args.threads)
-    try:
-        config = load(args.config, args.overrides).config
-        look_in(config.run.code_dir)
-        loop = ConventionalLoop(config)
-        try:
-            print(json.dumps(loop.run(args.seconds, args.to_target)), flush=True)
-        finally:
-            loop.close()
-    except RltrainError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    return 0
+    return answer(args, ConventionalLoop, lambda loop: loop.run(args.seconds, args.to_target))
 
 
 if __name__ == "__main__":

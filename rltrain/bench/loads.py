@@ -69,8 +69,13 @@ class Load(Protocol):
         """
 
 
-class _Lanes:
-    """Posts on lanes and finds what was answered."""
+class Lanes:
+    """Posts on lanes and finds what was answered.
+
+    Args:
+        mailboxes: all of a server's.
+        check: called now and then while nothing is answered; raises where the server is dead.
+    """
 
     def __init__(self, mailboxes: Mailboxes, check: Callable[[], None]):
         self.mailboxes, self._check = mailboxes, check
@@ -81,12 +86,18 @@ class _Lanes:
 
     def post(self, lane: int, due_ns: int) -> None:
         """Ask on a lane that is free."""
+        if not self.due_ns:
+            self._last_ns = time.monotonic_ns()
         self._step ^= 1
         self.mailboxes.post(lane, lane, self._step, 0, None)
         self.due_ns[lane] = due_ns
 
     def answered(self) -> list[tuple[int, int, int]]:
-        """Return (lane, when it was due, now) of what was answered since the last look."""
+        """Return (lane, when it was due, now) of what was answered since the last look.
+
+        Raises:
+            StallError: no answer for `STALL_S`.
+        """
         wait_reply = self.mailboxes.wait_reply
         found = [lane for lane in self.due_ns if wait_reply(lane, 0.0)]
         now = time.monotonic_ns()
@@ -118,7 +129,7 @@ class Closed:
 
     def run(self, mailboxes: Mailboxes, seconds: float, check: Callable[[], None]) -> Answers:
         """See `Load`."""
-        lanes, answers = _Lanes(mailboxes, check), Answers()
+        lanes, answers = Lanes(mailboxes, check), Answers()
         steps = self._steps_ns()
         number = 0
         began = time.monotonic_ns()
@@ -152,7 +163,7 @@ class Open:
 
     def run(self, mailboxes: Mailboxes, seconds: float, check: Callable[[], None]) -> Answers:
         """See `Load`. A request that is due while all lanes wait goes out on the next one that is free."""
-        lanes, answers = _Lanes(mailboxes, check), Answers()
+        lanes, answers = Lanes(mailboxes, check), Answers()
         gaps = np.random.default_rng(0).exponential(1e9 / self.requests_per_s, _NUM_DRAWS)
         free, due, number = deque(range(mailboxes.num_lanes)), deque[int](), 0
         began = time.monotonic_ns()

@@ -10,9 +10,6 @@ server's gathers and of the prefetch thread; `publish`, a version's share. Each 
 
 from __future__ import annotations
 
-import argparse
-import json
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -25,15 +22,12 @@ import numpy as np
 import torch
 
 from rltrain.algos.flat_parameters import FlatParameters
+from rltrain.bench.alone import answer, measure_alone, parser
 from rltrain.bench.conventional import ConventionalLoop
-from rltrain.bench.trial import TrialError, as_options
-from rltrain.config.load import load
 from rltrain.config.schema import Config
 from rltrain.envs.make import describe, make_group
-from rltrain.errors import RltrainError
 from rltrain.fields import FragmentSchema
 from rltrain.inference.torch_backend import TorchBackend
-from rltrain.registry import look_in
 from rltrain.shm.arena import Arena, ArenaLayout
 from rltrain.shm.ring import TrajectoryRing
 from rltrain.shm.weights import WeightBoard
@@ -41,7 +35,6 @@ from rltrain.workers.device import resolve_device
 
 NUM_STAGES = 6
 """Measured one after the other; for the time left."""
-_TAIL_LINES = 12
 _COLLECT = 2
 """Batches that are collected before the update is measured on the last."""
 
@@ -105,12 +98,9 @@ def measure_stages(config: Path, overrides: Mapping[str, object], seconds: float
     Raises:
         TrialError: it failed; the message has the last lines that it printed.
     """
-    command = [sys.executable, "-m", "rltrain.bench.stages", str(config), "--seconds", str(seconds)]
-    done = subprocess.run([*command, *as_options(overrides)], capture_output=True, text=True, check=False)
-    if done.returncode or not done.stdout.strip():
-        tail = "\n".join((done.stdout + done.stderr).splitlines()[-_TAIL_LINES:])
-        raise TrialError(f"the stages of {config} cannot be measured (exit code {done.returncode}):\n{tail}")
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    found = measure_alone(
+        "rltrain.bench.stages", config, ["--seconds", str(seconds)], overrides, f"measuring the stages of {config}"
+    )
     return Stages(**{**found, "inference": {int(rows): value for rows, value in found["inference"].items()}})
 
 
@@ -257,23 +247,8 @@ class _Bench:
 
 def main() -> int:
     """Measure and print one JSON line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("config", type=Path)
-    parser.add_argument("--seconds", type=float, required=True)
-    parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="section.key=value")
-    args = parser.parse_args()
-    try:
-        config = load(args.config, args.overrides).config
-        look_in(config.run.code_dir)
-        bench = _Bench(config, args.seconds)
-        try:
-            print(json.dumps(bench.measure()), flush=True)
-        finally:
-            bench.close()
-    except RltrainError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    return 0
+    args = parser(__doc__).parse_args()
+    return answer(args, lambda config: _Bench(config, args.seconds), _Bench.measure)
 
 
 if __name__ == "__main__":

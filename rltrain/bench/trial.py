@@ -103,9 +103,13 @@ def run_trial(config: Path, overrides: Mapping[str, object], seconds: float | No
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         found = sorted(Path(folder).glob("*/summary.json"))
         if done.returncode or not found:
-            tail = "\n".join((done.stdout + done.stderr).splitlines()[-_TAIL_LINES:])
-            raise TrialError(f"a run of {config} failed with exit code {done.returncode}:\n{tail}")
+            raise TrialError(f"a run of {config} failed with exit code {done.returncode}:\n{last_lines(done)}")
         return Trial(json.loads(found[0].read_text()))
+
+
+def last_lines(done: subprocess.CompletedProcess[str]) -> str:
+    """Return the last lines that a process printed, those of its errors at the end."""
+    return "\n".join((done.stdout + done.stderr).splitlines()[-_TAIL_LINES:])
 
 
 def as_options(overrides: Mapping[str, object]) -> list[str]:

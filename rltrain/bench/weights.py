@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from rltrain.bench.figures import Figure
-from rltrain.bench.loads import StallError
+from rltrain.bench.loads import Lanes
 from rltrain.bench.partner import note_on_cores
 from rltrain.bench.report import Chart, Report, Table
 from rltrain.bench.serving import Policy, Serving
@@ -29,7 +28,6 @@ _BATCHER = {
 }  # fmt: skip
 _BETWEEN_S = 2e-3
 """Between two versions while the server is kept busy."""
-_STALL_S = 20.0
 
 
 @dataclass(frozen=True)
@@ -104,7 +102,7 @@ class WeightsBench:
         _add(idle, size.idle, size.idle_most)
         size.forward.values.append(1e3 * statistics.median(exchange.ask() for _ in versions))
         _add([exchange.publish_among_requests() for _ in versions], size.busy, size.busy_most)
-        exchange.settle()
+        exchange.lanes.drain()
 
     def report(self, record: dict[str, Any]) -> Report:
         """Return what was measured."""
@@ -160,9 +158,8 @@ class _Exchange:
 
     def __init__(self, serving: Serving):
         self.serving, self.mailboxes = serving, serving.mailboxes
+        self.lanes = Lanes(serving.mailboxes, serving.check)
         self.version = serving.version
-        self._step = 0
-        self._is_open = [False] * serving.num_groups
 
     def ask(self) -> float:
         """Ask once, on one lane; returns the seconds until the answer."""
@@ -170,8 +167,8 @@ class _Exchange:
 
     def after(self, began: float) -> float:
         """Ask once; returns the seconds from `began` to the answer."""
-        self._post(0)
-        self._until(partial(self.mailboxes.wait_reply, 0, 0.0))
+        self.lanes.post(0, time.monotonic_ns())
+        self.lanes.drain()
         return time.perf_counter() - began
 
     def publish_and_ask(self) -> tuple[float, float]:
@@ -189,40 +186,19 @@ class _Exchange:
             self._ask_all()
         began = time.perf_counter()
         self._publish(began)
-        self._until(lambda: self._ask_all() >= self.version)
+        while self._ask_all() < self.version:
+            pass
         return time.perf_counter() - began
-
-    def settle(self) -> None:
-        """Wait for what is open."""
-        for lane, is_open in enumerate(self._is_open):
-            if is_open:
-                self._until(partial(self.mailboxes.wait_reply, lane, 0.0))
-        self._is_open = [False] * len(self._is_open)
 
     def _publish(self, began: float) -> float:
         self.version += 1
         self.serving.board.publish(self.version, self.serving.flat.publish_view())
         return time.perf_counter() - began
 
-    def _post(self, lane: int) -> None:
-        self._step ^= 1
-        self.mailboxes.post(lane, lane, self._step, 0, None)
-
     def _ask_all(self) -> int:
         """Take what was answered and ask again on those lanes; returns the highest version among the answers."""
-        highest = -1
-        for lane, is_open in enumerate(self._is_open):
-            if is_open and not self.mailboxes.wait_reply(lane, 0.0):
-                continue
-            if is_open:
-                highest = max(highest, self.mailboxes.reply_version(lane))
-            self._post(lane)
-            self._is_open[lane] = True
-        return highest
-
-    def _until(self, is_done: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + _STALL_S
-        while not is_done():
-            if time.monotonic() > deadline:
-                self.serving.check()
-                raise StallError(f"the inference server did not answer for {_STALL_S:g} s.")
+        versions = [self.mailboxes.reply_version(lane) for lane, _, _ in self.lanes.answered()]
+        for lane in range(self.serving.num_groups):
+            if lane not in self.lanes.due_ns:
+                self.lanes.post(lane, time.monotonic_ns())
+        return max(versions, default=-1)
