@@ -135,6 +135,7 @@ def test_busy_share_is_the_larger_of_the_servers_and_the_learners():
     server = {"wait_request": 0.2, "batch_delay": 0.1, "forward": 0.5, "d2h": 0.2}
     assert trial(1, learner=learner, inference=server).device_busy_share == pytest.approx(0.7)
     assert trial(1, learner={"update": 0.9}, inference=server).device_busy_share == pytest.approx(0.9)
+    assert trial(1, learner={**learner, "h2d": 0.3}, inference=server).device_busy_share == pytest.approx(0.8)
     local = {"actor_0": {"forward": 0.6}, "actor_1": {"forward": 0.8}}
     assert trial(1, learner=learner, **local).device_busy_share == pytest.approx(0.7), "the mean of the actors"
     learner["wait_data"] = 0.5
