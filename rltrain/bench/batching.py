@@ -87,8 +87,9 @@ class Side:
         if batches:
             self.batch_rows.values.append(counters["rows"] / batches)
             self.padding.values.append(100 * counters["padded_rows"] / (counters["rows"] + counters["padded_rows"]))
+            fired = {name: counters[f"fired_{name}"] for name in self.reasons}  # apart from `batches`, read in between
             for name, figure in self.reasons.items():
-                figure.values.append(100 * counters[f"fired_{name}"] / batches)
+                figure.values.append(100 * fired[name] / max(1, sum(fired.values())))
         self.busy.values.append(100 * served.busy_share)
         self.late.values.append(100 * answers.num_late / max(1, answers.num_late + len(answers.latencies_us)))
         sizes = served.histograms["batch_size_rows"]
