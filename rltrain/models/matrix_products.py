@@ -21,47 +21,25 @@ _LONG_PRODUCT = 2**20
 """Multiplications from which on a gradient comes from oneDNN."""
 
 _CPU_INFO = Path("/proc/cpuinfo")
-IS_INTEL = _CPU_INFO.exists() and "GenuineIntel" in _CPU_INFO.read_text()
-_HAS_ONEDNN = not IS_INTEL and torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+_IS_INTEL = _CPU_INFO.exists() and "GenuineIntel" in _CPU_INFO.read_text()
+_HAS_ONEDNN = not _IS_INTEL and torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor, out: Tensor | None = None, scale: int = 1) -> Tensor:
-    """Compute scale * (x W^T + b).
-
-    Args:
-        x: [B, n].
-        weight: [m, n].
-        bias: [m].
-        out: [B, m], where to put it; None: into new memory.
-        scale: factor.
-    """
-    if not _is_wide(x, weight):
-        return torch.addmm(bias, x, weight.t(), beta=scale, alpha=scale, out=out)
-    result = _onednn(x, weight, bias)
-    if scale != 1:
-        result.mul_(scale)
-    return result if out is None else out.copy_(result)
+def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Compute x W^T + b, [B, m] for [B, n], [m, n] and [m]."""
+    return _onednn(x, weight, bias) if _is_wide(x, weight) else torch.addmm(bias, x, weight.t())
 
 
-def linear_relu(x: Tensor, weight: Tensor, bias: Tensor, out: Tensor | None = None) -> Tensor:
+def linear_relu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Compute max(x W^T + b, 0); as `linear`."""
-    if not _is_wide(x, weight):
-        return torch.addmm(bias, x, weight.t(), out=out).relu_()
-    result = _onednn(x, weight, bias, "relu")
-    return result if out is None else out.copy_(result)
+    if _is_wide(x, weight):
+        return _onednn(x, weight, bias, "relu")
+    return torch.addmm(bias, x, weight.t()).relu_()
 
 
 def product(a: Tensor, b: Tensor) -> Tensor:
     """Return a b, [B, n] for [B, m] and [m, n]; for gradients, whose last bits may depend on the number of rows."""
     return _onednn(a, b.t(), None) if _is_long(a, b) else torch.mm(a, b)
-
-
-def add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
-    """Add `product(a, b)` to `total`."""
-    if _is_long(a, b):
-        total.add_(_onednn(a, b.t(), None))
-    else:
-        total.addmm_(a, b)
 
 
 def _is_long(a: Tensor, b: Tensor) -> bool:

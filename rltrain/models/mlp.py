@@ -1,37 +1,28 @@
 """Fully connected layers as one autograd node: the part of a small policy where most of the update's time goes.
 
-Same mathematics as chains of `nn.Linear` and activations, arranged so that little is computed besides the matrix
-products (us per row of 64 units, one thread of an AMD EPYC, 16k rows, December 2026):
+On a CPU the layers run in C (`models/native_layers.py`). Elsewhere, for wide layers and under autocast they are the
+same mathematics in operations of torch's, with little besides the matrix products (us per row of 64 units, one thread
+of an AMD EPYC, 16k rows, December 2026):
 
-- tanh as 2 sigmoid(2x) - 1: 0.08 instead of 0.21 (absolute error below 2e-7); on CPUs that are not Intel's, whose
-  own library makes tanh the faster one.
 - the weight gradient of a wide layer with few inputs as (x^T g)^T: 0.013 instead of 0.115 for 4 inputs.
 - activations and their gradients in place; one node for actor and critic together instead of one for each operation.
-- on CPU, a block of rows goes through all layers before the next one: its intermediate results stay in the cache. An
-  update of 8,192 rows takes a quarter less time (Intel Xeon, 2 MiB of second-level cache, blocks of 1,024 rows).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from itertools import islice
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from rltrain.models.matrix_products import IS_INTEL, add_product, linear, linear_relu, product
+from rltrain.models import native_layers
+from rltrain.models.matrix_products import linear, linear_relu, product
 
 _aten = torch.ops.aten
-
-_BLOCK_ELEMENTS = 2**16
-"""Elements of the widest intermediate result of one block of rows on one thread."""
-
-_SMALLEST_BLOCK_ROWS = 512
-"""Wide layers compute much on each element, and their matrix products want many rows."""
-
-_HAS_FAST_TANH = IS_INTEL
+_Layers = list[tuple[Tensor, Tensor]]
 
 
 class DenseStack(nn.Module):
@@ -89,7 +80,9 @@ def run_stacks(
         dtype = torch.get_autocast_dtype(device)
         inputs, parameters = [x.to(dtype) for x in inputs], [p.to(dtype) for p in parameters]
     plan = [(stack.num_layers, stack.num_activations, stack.activation) for stack in stacks]
-    return _DenseStacks.apply(plan, are_frozen, *inputs, *parameters)
+    if torch.is_grad_enabled():
+        return _DenseStacks.apply(plan, are_frozen, *inputs, *parameters)
+    return tuple(_forward(x, *own, is_kept=False)[0] for x, own in zip(inputs, _of_each(plan, parameters), strict=True))
 
 
 def _traceable(stack: DenseStack, x: Tensor, is_frozen: bool) -> Tensor:
@@ -108,12 +101,13 @@ class _DenseStacks(torch.autograd.Function):
     def forward(ctx, plan: list[tuple[int, int, str]], are_frozen: bool, *tensors: Tensor) -> tuple[Tensor, ...]:
         outputs: list[Tensor] = []
         saved: list[Tensor] = []
-        parameter = iter(tensors[len(plan) :])
-        for (num_layers, num_activations, activation), x in zip(plan, tensors, strict=False):
-            layers = [(next(parameter), next(parameter)) for _ in range(num_layers)]
-            results, kept = _forward(x, layers, num_activations, activation)
-            saved += (x, *results[:-1], *kept, *(weight for weight, _ in layers))
-            outputs.append(results[-1])
+        ctx.num_saved = []
+        for x, own in zip(tensors, _of_each(plan, tensors[len(plan) :]), strict=False):
+            result, kept = _forward(x, *own, is_kept=True)
+            of_stack = (x, *(weight for weight, _ in own[0]), result, *kept)
+            saved += of_stack
+            ctx.num_saved.append(len(of_stack))
+            outputs.append(result)
         ctx.save_for_backward(*saved)
         ctx.plan, ctx.are_frozen = plan, are_frozen
         return tuple(outputs)
@@ -125,122 +119,72 @@ class _DenseStacks(torch.autograd.Function):
         input_gradients: list[Tensor | None] = []
         parameter_gradients: list[Tensor | None] = []
         for k, (num_layers, num_activations, activation) in enumerate(ctx.plan):
-            inputs = [next(saved) for _ in range(num_layers)]
-            kept = [next(saved) for _ in range(num_activations)]
-            weights = [next(saved) for _ in range(num_layers)]
-            is_wanted = ctx.needs_input_grad[2 + k]
-            sums = [] if ctx.are_frozen else [_ParameterGradients(weight) for weight in weights]
-            input_gradient = _backward(output_gradients[k], inputs, kept, weights, activation, is_wanted, sums)
-            parameter_gradients += [gradient for layer in sums for gradient in (layer.weight, layer.bias)]
-            parameter_gradients += [None] * (2 * num_layers - 2 * len(sums))
-            input_gradients.append(input_gradient)
+            x, *rest = islice(saved, ctx.num_saved[k])
+            weights, result, kept = rest[:num_layers], rest[num_layers], rest[num_layers + 1 :]
+            backward = native_layers.backward if native_layers.fits(x, weights) else _backward
+            of_input, of_parameters = backward(
+                x, weights, num_activations, activation, result, kept, output_gradients[k],
+                ctx.needs_input_grad[2 + k], not ctx.are_frozen,
+            )  # fmt: skip
+            input_gradients.append(of_input)
+            parameter_gradients += of_parameters
         return None, None, *input_gradients, *parameter_gradients
 
 
+def _of_each(plan: list[tuple[int, int, str]], parameters: Sequence[Tensor]) -> Iterator[tuple[_Layers, int, str]]:
+    """Yield each stack's layers (weight, bias), and their activations."""
+    parameter = iter(parameters)
+    for num_layers, num_activations, activation in plan:
+        yield [(next(parameter), next(parameter)) for _ in range(num_layers)], num_activations, activation
+
+
 def _forward(
-    x: Tensor, layers: list[tuple[Tensor, Tensor]], num_activations: int, activation: str
-) -> tuple[list[Tensor], list[Tensor]]:
-    """Apply the layers (weight, bias) to x; return each one's result, and what each activation's gradient needs."""
-    blocks = _row_blocks(x, [weight for weight, _ in layers])
-    whole = blocks == [None]
-    sums: list[Any] = [None if whole else x.new_empty(len(x), len(bias)) for _, bias in layers]
-    results = list(sums)
-    if activation == "silu" and not whole:
-        results[:num_activations] = [torch.empty_like(z) for z in sums[:num_activations]]
-    for rows in blocks:
-        y = _part(x, rows)
-        for i, (weight, bias) in enumerate(layers):
-            name = activation if i < num_activations else None
-            out = (None, None) if rows is None else (sums[i][rows], results[i][rows])
-            z, y = _layer(y, weight, bias, name, *out)
-            if rows is None:
-                sums[i], results[i] = z, y
-    return results, sums[:num_activations]
+    x: Tensor, layers: _Layers, num_activations: int, activation: str, is_kept: bool
+) -> tuple[Tensor, list[Tensor]]:
+    """Apply the layers; return the last one's result, and what the gradients need: as `native_layers.forward`."""
+    if native_layers.fits(x, [weight for weight, _ in layers]):
+        return native_layers.forward(x, layers, num_activations, activation, is_kept)
+    results: list[Tensor] = []
+    sums: list[Tensor] = []
+    for i, (weight, bias) in enumerate(layers):
+        z, x = _layer(x, weight, bias, activation if i < num_activations else None)
+        results.append(x)
+        if activation == "silu" and i < num_activations:
+            sums.append(z)
+    return x, [*results[:-1], *sums]
 
 
 def _backward(
-    output_gradient: Tensor, inputs: list[Tensor], kept: list[Tensor], weights: list[Tensor], activation: str,
-    is_input_wanted: bool, sums: list[_ParameterGradients],
-) -> Tensor | None:
-    """Return the gradient of the input where it is wanted; fill those of each layer where `sums` is not empty."""
-    input_gradients = []
-    for rows in _row_blocks(inputs[0], weights):
-        grad = _part(output_gradient, rows)
-        for i in reversed(range(len(weights))):
-            if i < len(kept):
-                may_overwrite = i < len(weights) - 1  # not what autograd hands in
-                grad = _activation_gradient(grad, _part(kept[i], rows), activation, may_overwrite)
-            if sums:
-                sums[i].add(_part(inputs[i], rows), grad)
-            if i > 0:
-                grad = product(grad, weights[i])
-            elif is_input_wanted:
-                input_gradients.append(product(grad, weights[0]))
-    return torch.cat(input_gradients) if len(input_gradients) > 1 else next(iter(input_gradients), None)
+    x: Tensor, weights: list[Tensor], num_activations: int, activation: str, result: Tensor, kept: list[Tensor],
+    output_gradient: Tensor, is_input_wanted: bool, are_parameters_wanted: bool,
+) -> tuple[Tensor | None, list[Tensor | None]]:
+    """Return the gradients of what `_forward` computed: as `native_layers.backward`."""
+    last = len(weights) - 1
+    inputs, sums = [x, *kept[:last]], kept[last:]
+    grad, gradients = output_gradient, []
+    for i in range(last, -1, -1):
+        if i < num_activations:
+            y = sums[i] if sums else result if i == last else inputs[i + 1]
+            grad = _activation_gradient(grad, y, activation, may_overwrite=i < last)  # not what autograd hands in
+        gradients += [grad.sum(0), _weight_gradient(inputs[i], grad)] if are_parameters_wanted else [None, None]
+        if i > 0 or is_input_wanted:
+            grad = product(grad, weights[i])
+    return grad if is_input_wanted else None, gradients[::-1]
 
 
-class _ParameterGradients:
-    """Gradients of one layer, summed over blocks of rows.
-
-    Args:
-        weight: [m, n], the layer's.
-    """
-
-    def __init__(self, weight: Tensor):
-        num_outputs, num_inputs = weight.shape
-        self.has_few_inputs = num_inputs < num_outputs
-        self.is_first = True
-        self.product: Any = None
-        self.bias: Any = None
-
-    @property
-    def weight(self) -> Tensor:
-        """[m, n]."""
-        return self.product.t() if self.has_few_inputs else self.product
-
-    def add(self, x: Tensor, grad: Tensor) -> None:
-        """Add a block: inputs [b, n], gradients of the results [b, m]."""
-        one, other = (x.t(), grad) if self.has_few_inputs else (grad.t(), x)
-        if self.is_first:
-            self.product, self.bias = product(one, other), grad.sum(0)
-            self.is_first = False
-        else:
-            add_product(self.product, one, other)
-            self.bias.add_(grad.sum(0))
+def _weight_gradient(x: Tensor, grad: Tensor) -> Tensor:
+    """Compute g^T x, [m, n], by way of the wider one of the two."""
+    return product(x.t(), grad).t() if x.shape[1] < grad.shape[1] else product(grad.t(), x)
 
 
-def _row_blocks(x: Tensor, weights: Sequence[Tensor]) -> list[slice | None]:
-    """Return the blocks of rows that go through all layers at once; None is all rows."""
-    num_rows = x.shape[0]
-    if num_rows <= _SMALLEST_BLOCK_ROWS or not x.is_cpu:
-        return [None]
-    widest = max(weight.shape[0] for weight in weights)
-    block = max(_SMALLEST_BLOCK_ROWS, _BLOCK_ELEMENTS // widest) * torch.get_num_threads()
-    if num_rows <= block:
-        return [None]
-    return [slice(first, first + block) for first in range(0, num_rows, block)]
-
-
-def _part(x: Tensor, rows: slice | None) -> Tensor:
-    return x if rows is None else x[rows]
-
-
-def _layer(
-    x: Tensor, weight: Tensor, bias: Tensor, activation: str | None, z: Tensor | None, y: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """Compute y = act(x W^T + b), in the memory given or in new one.
-
-    Returns:
-        (what the activation's gradient needs: for `silu` the sum, for the others y, in the memory of z; y).
-    """
+def _layer(x: Tensor, weight: Tensor, bias: Tensor, activation: str | None) -> tuple[Tensor, Tensor]:
+    """Compute y = act(x W^T + b); return (the sum, for silu only, else y; y)."""
     if activation == "relu":
-        z = linear_relu(x, weight, bias, z)
-    elif activation == "tanh" and x.is_cpu and not _HAS_FAST_TANH:
-        z = linear(x, weight, bias, z, scale=2).sigmoid_().mul_(2).sub_(1)
+        z = linear_relu(x, weight, bias)
     else:
-        z = linear(x, weight, bias, z)
+        z = linear(x, weight, bias)
         if activation == "silu":
-            return z, _aten.silu(z) if y is None else _aten.silu.out(z, out=y)
+            return z, _aten.silu(z)
         if activation == "tanh":
             z.tanh_()
         elif activation == "elu":

@@ -10,7 +10,12 @@ enum {
     RL_MAILBOX_BYTES = 128,
     RL_SEQLOCK_BYTES = 64,
     RL_BOARD_BYTES = 192,
-    RL_MAX_OWNER = 16777215
+    RL_MAX_OWNER = 16777215,
+    RL_NO_ACTIVATION = 0,
+    RL_TANH = 1,
+    RL_RELU = 2,
+    RL_ELU = 3,
+    RL_SILU = 4
 };
 
 typedef struct rl_control rl_control;
@@ -28,6 +33,19 @@ typedef struct {
     uint64_t block_bytes; /* one step of one env group */
     uint64_t pitch_bytes; /* fragments: distance between two steps in `rows` */
 } rl_copy;
+
+/* A fully connected layer in the caller's memory, see dense.c. Eight bytes a field: callers fill it as an array. */
+typedef struct {
+    int64_t inputs;
+    int64_t outputs;
+    int64_t activation;     /* RL_TANH, ... */
+    const float *weight;    /* [outputs, inputs] */
+    const float *bias;      /* [outputs] */
+    float *result;          /* what comes out; NULL where it is not to be kept */
+    float *sums;            /* what goes into the activation, for RL_SILU; else NULL */
+    float *weight_gradient; /* [outputs, inputs], or NULL */
+    float *bias_gradient;   /* [outputs], or NULL */
+} rl_layer;
 
 /* Open requests, one array each, filled oldest first. */
 typedef struct {
@@ -167,3 +185,10 @@ int64_t rl_tree_update(rl_tree *tree, const uint32_t *generations, const int64_t
                        const uint32_t *drawn_generations, const float *errors, int64_t count, double alpha, double eps,
                        int64_t *skipped, double *largest, int64_t *kept);
 void rl_tree_rebuild(rl_tree *tree);
+
+/* dense.c */
+int64_t rl_dense_pitch(int64_t width);
+int rl_dense_forward(const rl_layer *layers, int64_t num_layers, const float *x, int64_t x_pitch, int64_t rows,
+                     int64_t num_threads, int64_t most_lanes);
+int rl_dense_backward(const rl_layer *layers, int64_t num_layers, const float *x, int64_t x_pitch, int64_t rows,
+                      const float *output_gradient, float *input_gradient, int64_t num_threads, int64_t most_lanes);

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from rltrain.models import mlp
+from rltrain.models import native_layers
 from rltrain.models.mlp import DenseStack, run_stacks
 
 LAYERS = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU, "silu": nn.SiLU}
@@ -31,31 +31,98 @@ def made(sizes, activation, activate_last=False) -> DenseStack:
     return stack
 
 
-@pytest.mark.parametrize("rows_per_block", [512, 5])
-@pytest.mark.parametrize("has_fast_tanh", [False, True])
+@pytest.fixture(params=[16, 8, 4, None], ids=["avx512", "avx2", "any_cpu", "torch"])
+def way(request, monkeypatch):
+    """Compute layers in C, with vectors of at most so many floats, or with torch's operations."""
+    if request.param is None:
+        monkeypatch.setattr(native_layers, "LARGEST_LAYER", 0)
+    else:
+        monkeypatch.setattr(native_layers, "WIDEST_VECTORS", request.param)
+
+
+@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("activation", LAYERS)
 @pytest.mark.parametrize("activate_last", [False, True])
-@pytest.mark.parametrize("sizes", [(3, 8, 6, 2), (9, 4), (4, 5, 1)])
-def test_dense_stack_forward_and_gradients_equal_autograd(
-    sizes, activation, activate_last, has_fast_tanh, rows_per_block, monkeypatch
-):
-    monkeypatch.setattr(mlp, "_HAS_FAST_TANH", has_fast_tanh)
-    monkeypatch.setattr(mlp, "_SMALLEST_BLOCK_ROWS", rows_per_block)
-    monkeypatch.setattr(mlp, "_BLOCK_ELEMENTS", 1)
+@pytest.mark.parametrize("sizes", [(3, 8, 6, 2), (9, 4), (4, 5, 1), (20, 70, 130, 33)])
+@pytest.mark.parametrize("num_rows", [17, 97, 290])
+def test_dense_stack_forward_and_gradients_equal_autograd(sizes, activation, activate_last, num_rows):
     stack = made(sizes, activation, activate_last)
     reference = plain(stack)
-    x = torch.randn(17, sizes[0], generator=torch.Generator().manual_seed(2))
+    x = torch.randn(num_rows, sizes[0], generator=torch.Generator().manual_seed(2))
     a, b = x.clone().requires_grad_(), x.clone().requires_grad_()
-    grad = torch.randn(17, sizes[-1], generator=torch.Generator().manual_seed(3))
+    grad = torch.randn(num_rows, sizes[-1], generator=torch.Generator().manual_seed(3))
     ours, theirs = stack(a), reference(b)
-    torch.testing.assert_close(ours, theirs, rtol=0, atol=2e-6)
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=2e-6 * max(sizes) ** 0.5)
     kept = grad.clone()
     ours.backward(grad)
     theirs.backward(kept)
     assert torch.equal(grad, kept), "the gradient that was handed in must not be overwritten"
-    torch.testing.assert_close(a.grad, b.grad, rtol=0, atol=5e-6)
+    torch.testing.assert_close(a.grad, b.grad, rtol=0, atol=5e-6 * max(sizes) ** 0.5)
     for p, q in zip(stack.parameters(), reference.parameters(), strict=True):
-        torch.testing.assert_close(p.grad, q.grad, rtol=0, atol=1e-5)
+        torch.testing.assert_close(p.grad, q.grad, rtol=0, atol=1e-5 * num_rows**0.5)
+    with torch.no_grad():
+        assert torch.equal(stack(x), ours), "the result is the same where nothing is kept"
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("activation", LAYERS)
+def test_activations_of_any_sum_are_exact_to_float32_and_show_nan(activation):
+    stack = DenseStack((1, 1), activation, activate_last=True)
+    stack.get_parameter("weight_0").data.fill_(1.0)
+    far = torch.tensor([0.0, 1e-6, -1e-6, 88.0, -88.0, 200.0, -200.0, 1e30])
+    x = torch.cat([torch.linspace(-20, 20, 40001), far])
+    x = x[:, None].requires_grad_()
+    y = stack(x)
+    y.sum().backward()
+    exact = x.detach().double().requires_grad_()
+    expected = LAYERS[activation]()(exact)
+    expected.sum().backward()
+    torch.testing.assert_close(y.double(), expected, rtol=5e-7, atol=2e-7)
+    torch.testing.assert_close(x.grad.double(), exact.grad, rtol=5e-7, atol=2e-6)
+    assert stack(torch.tensor([[torch.nan]])).isnan().all(), "a policy that diverged must not look sound"
+
+
+@pytest.mark.parametrize("vectors", [16, 8, 4])
+def test_rows_of_native_layers_do_not_depend_on_those_beside_them(vectors, monkeypatch):
+    monkeypatch.setattr(native_layers, "WIDEST_VECTORS", vectors)
+    stack = made((5, 70, 64, 3), "tanh")
+    x = torch.randn(400, 5)
+    with torch.no_grad():
+        together = stack(x)
+        for size in (1, 7, 96, 131):
+            assert torch.equal(torch.cat([stack(part) for part in x.split(size)]), together)
+
+
+def test_native_layers_of_two_threads_equal_those_of_one_and_themselves():
+    stack, x, threads = made((5, 64, 64, 3), "tanh"), torch.randn(1000, 5), torch.get_num_threads()
+    found = []
+    try:
+        for num_threads in (1, 2, 2):
+            torch.set_num_threads(num_threads)
+            stack.zero_grad()
+            y = stack(x)
+            y.square().sum().backward()
+            found.append([y.detach(), *(p.grad.clone() for p in stack.parameters())])
+    finally:
+        torch.set_num_threads(threads)
+    one, two, again = found
+    assert torch.equal(one[0], two[0])
+    assert all(torch.equal(a, b) for a, b in zip(two, again, strict=True)), "sums are made in the order of the rows"
+    for a, b in zip(one, two, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.usefixtures("way")
+def test_dense_stack_takes_rows_that_lie_apart_turned_or_missing():
+    stack, wide = made((6, 20, 3), "relu"), torch.randn(30, 40)
+    for x in (wide[:, 3:9], wide.t()[:, 4:10], wide[::2, 1:7], wide[:0, :6], wide[:1, :6].expand(9, 6)):
+        expected = plain(stack)(x)
+        torch.testing.assert_close(stack(x), expected, rtol=0, atol=1e-5)
+        stack.zero_grad()
+        stack(x).sum().backward()
+        expected.sum().backward()
+        assert stack.get_parameter("weight_0").grad is not None
+    assert not stack(wide[:0, :6]).sum().backward() and not stack.get_parameter("weight_0").grad.isnan().any()
 
 
 def test_run_stacks_two_stacks_with_different_rows_equals_each_alone():
