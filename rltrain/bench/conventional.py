@@ -33,7 +33,7 @@ from rltrain.envs.make import describe, make_group
 from rltrain.errors import ConfigError
 from rltrain.fields import ACTION, FragmentSchema
 from rltrain.models import build_model, compile_model
-from rltrain.workers.device import resolve_device
+from rltrain.workers.device import resolve_device, take_cores
 from rltrain.workers.episodes import EpisodeWindow
 
 REWARD_ROWS = ("reward", "terminated", "truncated", "valid", "episode_return", "episode_length")
@@ -235,7 +235,7 @@ def main() -> int:
     options.add_argument("--threads", type=int, required=True)
     options.add_argument("--to-target", action="store_true")
     args = options.parse_args()
-    torch.set_num_threads(args.threads)
+    take_cores(args.threads)
     return answer(args, ConventionalLoop, lambda loop: loop.run(args.seconds, args.to_target))
 
 

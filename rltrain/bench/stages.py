@@ -31,7 +31,7 @@ from rltrain.inference.torch_backend import TorchBackend
 from rltrain.shm.arena import Arena, ArenaLayout
 from rltrain.shm.ring import TrajectoryRing
 from rltrain.shm.weights import WeightBoard
-from rltrain.workers.device import resolve_device
+from rltrain.workers.device import resolve_device, take_cores
 
 NUM_STAGES = 6
 """Measured one after the other; for the time left."""
@@ -113,6 +113,7 @@ class _Bench:
 
     def __init__(self, config: Config, seconds: float):
         self.config, self.seconds = config, seconds
+        take_cores(1)
         self.loop = ConventionalLoop(config)
         self.num_envs = config.actors.envs_per_group
         self.num_lanes = int(config.actors.num_actors) * config.actors.groups_per_actor

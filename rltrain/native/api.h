@@ -138,6 +138,9 @@ int rl_scatter_step(const rl_copy *fields, int64_t num_fields, const int64_t *sl
                     int64_t num_requests, int64_t num_slots, int64_t num_steps);
 void rl_gather_fragment(const rl_copy *fields, int64_t num_fields, int64_t slot, int64_t position, int64_t num_steps);
 
+/* memory.c */
+void rl_keep_memory(int64_t keep_bytes);
+
 /* mailbox.c */
 void rl_mailbox_post(rl_doorbell *doorbell, rl_mailbox *boxes, int64_t lane, int64_t slot, int64_t step,
                      int64_t fragment_index, int64_t required_version);

@@ -1,7 +1,7 @@
-"""Which torch device an option means, and which kernels may run on it.
+"""How a process uses torch: its device, its threads and memory, and which kernels may run.
 
-Owns: the process's current CUDA device and its choice of cuDNN kernels. Called by the learner and the inference server
-at boot.
+Owns: the process's current CUDA device, its number of torch threads, its allocator's settings and its choice of cuDNN
+kernels. Called by the learner and the inference server at boot.
 """
 
 from __future__ import annotations
@@ -9,6 +9,20 @@ from __future__ import annotations
 import torch
 
 from rltrain.errors import ConfigError
+from rltrain.native import lib
+
+_KEPT_BYTES = 1 << 30
+"""More than the intermediate results of an update take, as a rule; what a process frees beyond it goes back."""
+
+
+def take_cores(num_threads: int) -> None:
+    """Compute with this many torch threads, and keep freed memory for the next update.
+
+    Handed back and taken again, the pages of large tensors cost more than what is computed on them: PPO's update on
+    131,072 rows of CartPole takes 146 ms with, 63 ms without (33,500 page faults; AMD EPYC virtual machine).
+    """
+    torch.set_num_threads(num_threads)
+    lib.rl_keep_memory(_KEPT_BYTES)
 
 
 def take_device(name: str, option: str) -> torch.device:

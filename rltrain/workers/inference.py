@@ -26,7 +26,7 @@ from rltrain.shm.mailbox import Mailboxes, PendingRequests
 from rltrain.shm.ring import TrajectoryRing
 from rltrain.shm.weights import WeightBoard
 from rltrain.workers.channel import Channel
-from rltrain.workers.device import take_device, use_reproducible_kernels
+from rltrain.workers.device import take_cores, take_device, use_reproducible_kernels
 
 WAIT_S = 0.2
 
@@ -128,9 +128,7 @@ class InferenceServer:
 
 def main(channel: Channel, settings: dict, fds: list[int]) -> None:
     """Run the server: build the policy from the spec, attach to the arena, answer until told to stop."""
-    import torch
-
-    torch.set_num_threads(settings["num_threads"])
+    take_cores(settings["num_threads"])
     message, _ = channel.recv(None)
     spec = EnvSpec.from_dict(message["spec"])
     message, arena_fds = channel.recv(None)

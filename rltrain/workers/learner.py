@@ -29,7 +29,7 @@ from rltrain.shm.ring import TrajectoryRing
 from rltrain.shm.weights import WeightBoard
 from rltrain.workers.channel import Channel
 from rltrain.workers.checkpoints import CheckpointStore
-from rltrain.workers.device import take_device, use_reproducible_kernels
+from rltrain.workers.device import take_cores, take_device, use_reproducible_kernels
 from rltrain.workers.episodes import EpisodeWindow, OpenEpisodes
 from rltrain.workers.prefetch import Batch, Prefetcher
 from rltrain.workers.saver import Saver
@@ -300,7 +300,7 @@ class Learner:
 
 def main(channel: Channel, settings: dict[str, Any], fds: list[int]) -> None:
     """Run the learner: build the model from the spec, attach to the arena, train."""
-    torch.set_num_threads(settings["num_threads"])
+    take_cores(settings["num_threads"])
     message, _ = channel.recv(None)
     spec = EnvSpec.from_dict(message["spec"])
     learner = Learner(channel, settings, spec)
