@@ -9,12 +9,13 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from rltrain import native
 from rltrain.errors import ShutdownRequested
 from rltrain.fields import ACTION, EnvSpec
 from rltrain.inference.torch_backend import TorchBackend
 from rltrain.shm.arena import Arena
 from rltrain.shm.control import Control
-from rltrain.shm.counters import CounterBoard
+from rltrain.shm.counters import CounterRow
 from rltrain.shm.ring import TrajectoryRing
 from rltrain.shm.weights import WeightBoard
 
@@ -26,16 +27,17 @@ class LocalPolicy:
         arena: the run's arena.
         spec: what the env is.
         policy: `model`, `normalize_obs`, `seed`, `precision`.
-        counter_row: the actor's counter row.
+        counters: the actor's row. One object writes a row: each adds up the time since it last did.
     """
 
-    def __init__(self, arena: Arena, spec: EnvSpec, policy: dict, counter_row: int):
+    def __init__(self, arena: Arena, spec: EnvSpec, policy: dict, counters: CounterRow):
         torch.set_num_threads(1)
+        native.keep_memory()
         self.schema = arena.layout.schema
         self.ring = TrajectoryRing(arena)
         self.board = WeightBoard(arena)
         self.control = Control(arena)
-        self.counters = CounterBoard(arena).row(counter_row)
+        self.counters = counters
         n = self.schema.num_envs
         self.backend = TorchBackend(
             spec, policy["model"], policy["normalize_obs"], policy["seed"], self.board, n, precision=policy["precision"]

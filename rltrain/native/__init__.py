@@ -20,9 +20,12 @@ except ImportError as error:
         "development) in the folder with pyproject.toml."
     ) from error
 
-__all__ = ["address_of", "ffi", "lib", "nanoseconds", "pointer", "uniform"]
+__all__ = ["address_of", "ffi", "keep_memory", "lib", "nanoseconds", "pointer", "uniform"]
 
 LONGEST_WAIT_S = 1e9
+
+_KEPT_BYTES = 1 << 30
+"""More than the intermediate results of an update take, as a rule; what a process frees beyond it goes back."""
 
 
 def address_of(array: np.ndarray) -> int:
@@ -38,6 +41,15 @@ def pointer(kind: str, address: int) -> Any:
 def nanoseconds(timeout_s: float) -> int:
     """Return a time in seconds as the whole nanoseconds that waits take; at most 30 years."""
     return int(min(timeout_s, LONGEST_WAIT_S) * 1e9)
+
+
+def keep_memory() -> None:
+    """Keep what this process frees, up to 1 GiB of it, for its next tensors; for processes that compute.
+
+    Handed back and taken again, the pages of large tensors cost more than what is computed on them: PPO's update on
+    131,072 rows of CartPole takes 146 ms with, 63 ms without (33,500 page faults; AMD EPYC virtual machine).
+    """
+    lib.rl_keep_memory(_KEPT_BYTES)
 
 
 def uniform(

@@ -83,7 +83,8 @@ def check_compiler(command: str | None = None) -> None:
     if shutil.which(program) is None:
         raise SystemExit(
             f"rltrain has a part in C and needs a C compiler, but {program!r} was not found: install gcc "
-            "(Debian and Ubuntu: apt install gcc libc6-dev; Fedora: dnf install gcc), or set CC to a C11 compiler with OpenMP."
+            "(Debian and Ubuntu: apt install gcc libc6-dev; Fedora: dnf install gcc), or set CC to a C11 compiler "
+            "with OpenMP."
         )
 
 

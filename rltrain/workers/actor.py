@@ -86,9 +86,10 @@ class Actor:
         arena: the run's arena.
         groups: one env group for each lane.
         policy: chooses the actions.
+        counters: the actor's row.
     """
 
-    def __init__(self, settings: dict, arena: Arena, groups: list[EnvGroup], policy: Policy):
+    def __init__(self, settings: dict, arena: Arena, groups: list[EnvGroup], policy: Policy, counters: CounterRow):
         self.settings = settings
         self.schedule = settings["schedule"]
         self.schema: FragmentSchema = arena.layout.schema
@@ -98,7 +99,7 @@ class Actor:
         self.control = Control(arena)
         self.board = WeightBoard(arena)
         self.snapshots = SnapshotArea(arena)
-        self.counters: CounterRow = CounterBoard(arena).row(settings["counter_row"])
+        self.counters = counters
         self.owner = settings["counter_row"] + 1
         self.obs_names = [f.name for f in self.schema.fields if f.name.split(".")[0] == "obs"]
         first_lane = settings["index"] * settings["groups"]
@@ -288,14 +289,15 @@ def main(channel: Channel, settings: dict, fds: list[int]) -> None:
     channel.send({"spec": spec.to_dict()})
     message, arena_fds = channel.recv(None)
     arena = Arena.attach(arena_fds[0], ArenaLayout.from_dict(message["layout"]))
+    counters = CounterBoard(arena).row(settings["counter_row"])
     if settings["inference"] == "local":
         from rltrain.inference.local_backend import LocalPolicy
 
-        policy: Policy = LocalPolicy(arena, spec, message["policy"], settings["counter_row"])
+        policy: Policy = LocalPolicy(arena, spec, message["policy"], counters)
     else:
         policy = Mailboxes(arena)
-    actor = Actor(settings, arena, groups, policy)
-    actor.counters.start(os.getpid())
+    actor = Actor(settings, arena, groups, policy, counters)
+    counters.start(os.getpid())
     channel.send({"ready": True})
     try:
         actor.start(settings["life"] > 0, message["resumed_fragment"])

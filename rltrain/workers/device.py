@@ -8,21 +8,14 @@ from __future__ import annotations
 
 import torch
 
+from rltrain import native
 from rltrain.errors import ConfigError
-from rltrain.native import lib
-
-_KEPT_BYTES = 1 << 30
-"""More than the intermediate results of an update take, as a rule; what a process frees beyond it goes back."""
 
 
 def take_cores(num_threads: int) -> None:
-    """Compute with this many torch threads, and keep freed memory for the next update.
-
-    Handed back and taken again, the pages of large tensors cost more than what is computed on them: PPO's update on
-    131,072 rows of CartPole takes 146 ms with, 63 ms without (33,500 page faults; AMD EPYC virtual machine).
-    """
+    """Compute with this many torch threads, and keep freed memory for the next update."""
     torch.set_num_threads(num_threads)
-    lib.rl_keep_memory(_KEPT_BYTES)
+    native.keep_memory()
 
 
 def take_device(name: str, option: str) -> torch.device:

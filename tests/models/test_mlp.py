@@ -122,7 +122,9 @@ def test_dense_stack_takes_rows_that_lie_apart_turned_or_missing():
         stack(x).sum().backward()
         expected.sum().backward()
         assert stack.get_parameter("weight_0").grad is not None
-    assert not stack(wide[:0, :6]).sum().backward() and not stack.get_parameter("weight_0").grad.isnan().any()
+    stack.zero_grad()
+    stack(wide[:0, :6]).sum().backward()
+    assert not stack.get_parameter("weight_0").grad.any(), "the gradient of no rows is zero"
 
 
 def test_run_stacks_two_stacks_with_different_rows_equals_each_alone():

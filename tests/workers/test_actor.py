@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from rltrain.config.schema import EnvSection, ModelSection
 from rltrain.envs.make import describe, make_group
 from rltrain.errors import ShutdownRequested
 from rltrain.fields import ACTION, FragmentSchema
+from rltrain.inference.local_backend import LocalPolicy
 from rltrain.inference.torch_backend import TorchBackend
 from rltrain.models import build_model
 from rltrain.shm.arena import Arena, ArenaLayout
@@ -67,7 +69,7 @@ class Rig:
         self.counters = counters(self.arena, ACTOR)
         settings = {"index": 0, "groups": 2, "schedule": schedule, "when_full": when_full, "counter_row": ACTOR}
         self.policy = Answers(self.ring)
-        self.actor = Actor(settings, self.arena, self.groups, self.policy)
+        self.actor = Actor(settings, self.arena, self.groups, self.policy, self.counters)
         self.threads: list[threading.Thread] = []
 
     def go(self, run) -> None:
@@ -204,6 +206,23 @@ def test_actor_that_starts_again_goes_on_with_the_next_fragment(rig):
         side.actor.mailboxes.set_progress(lane, 7)
     side.start_actor()
     assert {side.take()[0].fragment_index for _ in range(2)} == {7}
+
+
+def test_times_of_an_actor_with_a_policy_of_its_own_add_up_to_the_clock(rig):
+    """Two objects for its row had each added up all time: half of it was `forward`, whatever it did."""
+    model = ModelSection().model_dump(mode="json")
+    side = rig({"id": "tests.toy_envs:Count"}, num_envs=2, length=8, model=model)
+    policy = {"model": model, "normalize_obs": True, "seed": 0, "precision": "float32"}
+    side.actor.policy = LocalPolicy(side.arena, side.spec, policy, side.counters)
+    side.board.publish(0, side.flat.publish_view())
+    side.start_actor()
+    began, before = time.monotonic_ns(), side.counters.state_ns()
+    for _ in range(300):
+        side.take()
+    after, ended = side.counters.state_ns(), time.monotonic_ns()
+    spent = {state: after[state] - before[state] for state in after}
+    assert sum(spent.values()) == pytest.approx(ended - began, rel=0.05)
+    assert spent["env_step"] > 0 < spent["forward"]
 
 
 def test_rows_carry_the_version_whose_weights_chose_them_while_weights_change(rig):
