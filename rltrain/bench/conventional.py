@@ -1,10 +1,11 @@
 """The strong baseline: one process that collects a fragment, learns from it, and repeats; nothing is overlapped.
 
-    python -m rltrain.bench.conventional CONFIG --seconds S --threads N [--to-target] [--set section.key=value ...]
+    python -m rltrain.bench.conventional CONFIG --seconds S --threads N [--plain] [--to-target] [--set s.k=value ...]
 
 Same envs, network, noise and update as a run of the configuration in `sync`, with the envs of all its groups in one
 group, and without processes, ring, server and weights on their way. Envs write straight into the batch; on a CPU
-nothing is copied but the actions. Prints one JSON line: `env_steps_per_s`, from the end of the first update on;
+nothing is copied but the actions. It has rltrain's own fast layers and memory too; `--plain` does without: what a loop
+of torch's operations reaches, as people write it. Prints one JSON line: `env_steps_per_s`, from the end of the first update on;
 `busy_share` and, part of it, `update_share`: of that time, what went into policy forwards and updates, and into updates
 alone; `seconds_to_target`, from process start, or null; `return_mean` of the last episodes, or null.
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +34,7 @@ from rltrain.config.schema import Config
 from rltrain.envs.make import describe, make_group
 from rltrain.errors import ConfigError
 from rltrain.fields import ACTION, FragmentSchema
-from rltrain.models import build_model, compile_model
+from rltrain.models import build_model, compile_model, native_layers
 from rltrain.workers.device import resolve_device, take_cores
 from rltrain.workers.episodes import EpisodeWindow
 
@@ -44,12 +46,13 @@ class ConventionalLoop:
 
     Args:
         config: resolved; an algorithm that learns from fresh trajectories.
+        is_plain: whether a minibatch is never cut.
 
     Raises:
         ConfigError: the algorithm learns from a replay.
     """
 
-    def __init__(self, config: Config):
+    def __init__(self, config: Config, is_plain: bool = False):
         if config.algo.chosen.source != "fresh":
             raise ConfigError(
                 f'algo.name = "{config.algo.name}" learns from a replay, which the conventional loop has none of. '
@@ -68,6 +71,7 @@ class ConventionalLoop:
         if config.learner.compile:
             compile_model(model)
         self.state = TrainState(model.to(self.device), config, num_envs)
+        self.state.rows.is_cut &= not is_plain
         self.update = load_algorithm(config.algo.name)(config.algo.chosen, config.learner)
         self.episodes = EpisodeWindow(config.run.target_window)
         self.env_steps, self.num_batches = 0, 0
@@ -203,7 +207,8 @@ class ConventionalLoop:
 
 
 def conventional(
-    config: Path, overrides: Mapping[str, object], seconds: float, num_threads: int, to_target: bool = False
+    config: Path, overrides: Mapping[str, object], seconds: float, num_threads: int, to_target: bool = False,
+    is_plain: bool = False,
 ) -> dict[str, float | None]:
     """Run the loop in a process of its own.
 
@@ -213,6 +218,7 @@ def conventional(
         seconds: ends after that long, from when the envs are there.
         num_threads: torch threads.
         to_target: also end at `run.target_return`, and at `run.total_env_steps`; else by the time only.
+        is_plain: without rltrain's layers in C, rows in parts and kept memory.
 
     Returns:
         `env_steps_per_s`, `busy_share`, `update_share`, `seconds_to_target`, `return_mean`: see the module.
@@ -224,6 +230,7 @@ def conventional(
     options: dict[str, object] = {} if to_target else {"run.total_env_steps": ENDLESS}
     options |= overrides
     arguments = ["--seconds", str(seconds), "--threads", str(num_threads), *(["--to-target"] if to_target else [])]
+    arguments += ["--plain"] if is_plain else []
     return measure_alone(
         "rltrain.bench.conventional", config, arguments, options, f"the conventional loop on {config}"
     )
@@ -234,9 +241,14 @@ def main() -> int:
     options = parser(__doc__)
     options.add_argument("--threads", type=int, required=True)
     options.add_argument("--to-target", action="store_true")
+    options.add_argument("--plain", action="store_true")
     args = options.parse_args()
-    take_cores(args.threads)
-    return answer(args, ConventionalLoop, lambda loop: loop.run(args.seconds, args.to_target))
+    if args.plain:
+        torch.set_num_threads(args.threads)
+        native_layers.LARGEST_LAYER = 0
+    else:
+        take_cores(args.threads)
+    return answer(args, partial(ConventionalLoop, is_plain=args.plain), lambda loop: loop.run(args.seconds, args.to_target))
 
 
 if __name__ == "__main__":

@@ -84,22 +84,25 @@ class PipelineBench:
     def _conventional_sides(self) -> list[_Side]:
         if self.config.algo.chosen.source != "fresh":
             return []
-        return [self._conventional(threads) for threads in dict.fromkeys((1, usable_cores()))]
+        cores = usable_cores()
+        return [*(self._conventional(threads) for threads in dict.fromkeys((1, cores))), self._conventional(cores, True)]
 
-    def _conventional(self, threads: int) -> _Side:
+    def _conventional(self, threads: int, is_plain: bool = False) -> _Side:
         def measure(seconds: float) -> dict[str, float | None]:
-            found = conventional(self.path, {**self.overrides, "run.target_return": None}, seconds, threads)
+            options = {**self.overrides, "run.target_return": None}
+            found = conventional(self.path, options, seconds, threads, is_plain=is_plain)
             share = found["update_share"]
             idle = None if share is None else 1 - share
             return {"rate": found["env_steps_per_s"], "idle": idle, "busy": found["busy_share"]}
 
         def reach(seed: int) -> float:
             found = conventional(
-                self.path, {**self.overrides, "run.seed": seed}, _THRESHOLD_S, threads, to_target=True
+                self.path, {**self.overrides, "run.seed": seed}, _THRESHOLD_S, threads, True, is_plain
             )
             return found["seconds_to_target"] or _THRESHOLD_S
 
-        return _Side(f"conventional loop, {threads} thread{'s' if threads > 1 else ''}", measure, reach)
+        plain = ", plain torch" if is_plain else ""
+        return _Side(f"conventional loop, {threads} thread{'s' if threads > 1 else ''}{plain}", measure, reach)
 
     def _own_sides(self) -> list[_Side]:
         sides = []
@@ -169,6 +172,9 @@ class PipelineBench:
         )
         if any(value >= _THRESHOLD_S for side in self.sides for value in side.seconds.values):
             report.notes.append(f"{_THRESHOLD_S:g} s to the return: it was not reached by then")
+        report.notes.append(
+            "the conventional loop has rltrain's fast layers and memory too; as plain torch it has torch's own"
+        )
         report.notes.append("device busy: at least; of rltrain the larger of the learner's and the server's share")
         if not self.has_gpu:
             report.notes.append("no GPU: learner and inference run on the CPU, and so compete with the envs for cores")

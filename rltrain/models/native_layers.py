@@ -18,7 +18,7 @@ from torch import Tensor
 from rltrain.native import ffi, lib
 
 LARGEST_LAYER = 2**18
-"""Weights of a layer: with more, oneDNN is as fast for many rows and faster for few."""
+"""Weights of a layer: with more, oneDNN is as fast for many rows and faster for few. 0 leaves all layers to torch."""
 
 WIDEST_VECTORS = 16
 """Floats of the widest vectors to use, where the CPU has them. For tests: 8 is AVX2, 4 what every CPU has."""

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from rltrain.algos.train_state import TrainState
 from rltrain.host_copies import on_device, valid_rows
 from rltrain.inference.cuda_graphs import waiting_fails
-from rltrain.models import build_model
+from rltrain.models import build_model, native_layers
 from rltrain.replay.fragments import FragmentReplay
 from tests import learning, replayed
 from tests.devices import DEVICES
@@ -84,6 +84,7 @@ def _allow_lanes(monkeypatch):
         with _disable_current_modes():
             return ready(array)
 
+    monkeypatch.setattr(native_layers, "LARGEST_LAYER", 0)  # a device has no layers in C
     monkeypatch.setattr(reward_scaling, "on_device", copied)
     monkeypatch.setattr(fragments, "on_device", copied)
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 
+from rltrain import native
+from rltrain.bench import conventional as conventional_module
 from rltrain.bench.conventional import ConventionalLoop, conventional
 from rltrain.bench.trial import TrialError, run_trial
 from rltrain.config.load import load
 from rltrain.errors import ConfigError
+from rltrain.models import native_layers
 
 ROOT = Path(__file__).parents[2]
 CARTPOLE = ROOT / "configs/cartpole.toml"
@@ -68,6 +72,19 @@ def test_process_ends_at_the_target_and_says_when():
     figures = conventional(CARTPOLE, overrides, 60, 1, to_target=True)
     assert 0 < figures["seconds_to_target"] < 60
     assert figures["return_mean"] >= 15
+
+
+@pytest.mark.parametrize("is_plain", [False, True])
+def test_plain_loop_has_neither_layers_in_c_nor_memory_of_its_own(is_plain, monkeypatch, capsys):
+    used = []
+    monkeypatch.setattr(native_layers, "LARGEST_LAYER", native_layers.LARGEST_LAYER)  # put back at the end
+    monkeypatch.setattr(native_layers, "_call", lambda function, *_: used.append(function))
+    monkeypatch.setattr(native, "keep_memory", lambda: used.append("memory"))
+    arguments = [str(CARTPOLE), "--seconds", "0.1", "--threads", "1", "--set", "run.target_return=none"]
+    monkeypatch.setattr(sys, "argv", ["conventional", *arguments, *(["--plain"] if is_plain else [])])
+    assert conventional_module.main() == 0
+    assert json.loads(capsys.readouterr().out)["env_steps_per_s"] > 0
+    assert bool(used) != is_plain
 
 
 def test_replay_algorithm_is_refused_with_what_is_accepted():

@@ -10,6 +10,7 @@ from rltrain.algos.flat_parameters import FlatParameters
 from rltrain.inference import cuda_graphs
 from rltrain.inference.cuda_graphs import CudaForward, waiting_fails
 from rltrain.inference.torch_backend import TorchBackend
+from rltrain.models import native_layers
 from tests.devices import CUDA
 from tests.fake_cuda import FakeCuda, TorchOn
 from tests.inference.test_torch_backend import Board, backend_of
@@ -29,6 +30,7 @@ CASES = {
 @pytest.fixture
 def on_fake_cuda(monkeypatch):
     """Return what puts a backend of the CPU on a device that is not there; returns also the warnings."""
+    monkeypatch.setattr(native_layers, "LARGEST_LAYER", 0)  # a device has no layers in C
 
     def put(backend: TorchBackend, graphs: bool = True, **how) -> tuple[FakeCuda, list[str]]:
         cuda, told = FakeCuda(**how), []
