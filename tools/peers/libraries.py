@@ -102,12 +102,17 @@ def cartpole_sides(cores: int) -> list[Side]:
     """Return who steps CartPole and learns from it, one pass over the data."""
     threads = (1, cores)
     gym = "its Gymnasium envs"
-    own = combined(**{
-        "actors.envs_per_group": (512, 128, 32), "pipeline.inference": ("server", "local"),
-    })  # two groups: 1,024, 256 and 64 envs
+    native = combined(**{
+        "actors.envs_per_group": (2048, 512), "pipeline.inference": ("local", "server"),
+        "learner.num_threads": threads[::-1],
+    })  # two groups: 4,096 and 1,024 envs
+    single = combined(**{
+        "actors.envs_per_group": (256, 64), "pipeline.inference": ("local", "server"),
+        "actors.num_actors": threads[::-1],
+    })
     return [
-        Side("rltrain, native vector env", None, own, {"env.vectorization": "native"}),
-        Side("rltrain, single envs", None, own, {"env.vectorization": "single"}),
+        Side("rltrain, native vector env", None, native, {"env.vectorization": "native"}),
+        Side("rltrain, single envs", None, single, {"env.vectorization": "single"}),
         Side(f"stable-baselines3, {gym}", "stable-baselines3", (
             *combined(vector=("dummy",), num_envs=(256, 64, 8, 1024), threads=threads),
             *combined(vector=("subproc",), num_envs=(8, 32), threads=(1,)),
