@@ -115,9 +115,10 @@ class ArticleBench:
 
     def _many(self) -> list[Result]:
         loops = [
-            Result(MANY, f"conventional, {_threads(n)}", many_envs(ARTICLE_ENVS), num_threads=n, num_envs=ARTICLE_ENVS)
-            for n in self.plan.thread_counts
-        ]
+            Result(MANY, f"conventional, {'plain torch, ' if is_plain else ''}{_threads(n)}", many_envs(ARTICLE_ENVS),
+                   num_threads=n, num_envs=ARTICLE_ENVS, is_plain=is_plain)
+            for is_plain in (True, False) for n in self.plan.thread_counts
+        ]  # fmt: skip
         return loops + [
             Result(MANY, "rltrain, overlap" if n == ARTICLE_ENVS else f"rltrain, {n:,} envs",
                    many_envs(n) | {"pipeline.schedule": "overlap"}, num_envs=n)
@@ -216,7 +217,9 @@ class ArticleBench:
             config, options = self._configs[result.scene], self._options(result)
             if result.num_threads is None:
                 return result.add_trial(self._trial(config, options, self.plan.seconds))
-            return result.add_loop(self._loop(config, options, self.plan.seconds, result.num_threads))
+            return result.add_loop(
+                self._loop(config, options, self.plan.seconds, result.num_threads, is_plain=result.is_plain)
+            )
 
         return measure
 
@@ -230,7 +233,8 @@ class ArticleBench:
             summary = self._trial(config, options, limit_s, is_endless=False).summary
             seconds = float(summary["duration_s"]) if summary["reason"] == "target" else None
         else:
-            seconds = self._loop(config, options, limit_s, result.num_threads, to_target=True)["seconds_to_target"]
+            found = self._loop(config, options, limit_s, result.num_threads, to_target=True, is_plain=result.is_plain)
+            seconds = found["seconds_to_target"]
         result.add_time(seconds, limit_s)
 
 

@@ -25,6 +25,7 @@ class Result:
         options: option path -> value.
         num_envs: in all.
         num_threads: of the conventional loop; None for rltrain.
+        is_plain: whether that loop does without rltrain's layers and memory.
     """
 
     scene: str
@@ -32,6 +33,7 @@ class Result:
     options: Mapping[str, Any]
     num_envs: int
     num_threads: int | None = None
+    is_plain: bool = False
     rate: Figure = field(default_factory=lambda: Figure("env steps/s"))
     busy: Figure = field(default_factory=lambda: Figure("%"))
     learner: Figure = field(default_factory=lambda: Figure("%"))
@@ -135,6 +137,10 @@ def _promises(many: list[Result], uneven: list[Result], device: str) -> Table:
             (f"{scene}: {device}, %", loop.busy, own.busy, ratio(own.busy, loop.busy), rise),
             (f"{scene}: {TARGET_TEXT[scene]}", loop.time, own.time, sooner, ARTICLE_CONVERGENCE),
         ]
+        plain = best_loop([r for r in sides if r.is_plain])
+        if plain is not None:
+            gain = ratio(own.rate, plain.rate)
+            table.rows.append((f"{scene}: env steps/s, beside plain torch", plain.rate, own.rate, gain, ARTICLE_FASTER))
     sync, overlap = _side(uneven, "rltrain, sync"), _side(uneven, "rltrain, overlap")
     if sync is not None and overlap is not None:
         gain = ratio(overlap.rate, sync.rate)
@@ -170,7 +176,9 @@ def _notes(has_gpu: bool, target_limit_s: float | None) -> list[str]:
     notes = [
         "device busy: share of the time that goes into policy forwards and updates, by the clock; of rltrain at least: "
         "the larger of the learner's and the server's share, as both may work at once",
-        "conventional: one process, same envs, network and update; parallel envs are Gymnasium's AsyncVectorEnv",
+        "conventional: one process, same envs, network and update, rltrain's fast layers and memory too; parallel envs "
+        "are Gymnasium's AsyncVectorEnv",
+        "plain torch: the same loop in torch's own operations, as people write it",
         "the article's figures are of its own machine and GPU, which are not known",
         "seconds to a return are from process start, each turn with another seed",
     ]

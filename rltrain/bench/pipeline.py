@@ -85,7 +85,8 @@ class PipelineBench:
         if self.config.algo.chosen.source != "fresh":
             return []
         cores = usable_cores()
-        return [*(self._conventional(threads) for threads in dict.fromkeys((1, cores))), self._conventional(cores, True)]
+        as_fast = [self._conventional(threads) for threads in dict.fromkeys((1, cores))]
+        return [*as_fast, self._conventional(cores, is_plain=True)]
 
     def _conventional(self, threads: int, is_plain: bool = False) -> _Side:
         def measure(seconds: float) -> dict[str, float | None]:

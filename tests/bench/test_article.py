@@ -44,7 +44,7 @@ class Machine:
             "duration_s": 8.0, "reason": "time_limit" if schedule in self.misses else "target",
         })  # fmt: skip
 
-    def loop(self, config, options, seconds, num_threads, to_target=False):
+    def loop(self, config, options, seconds, num_threads, to_target=False, is_plain=False):
         load(config, as_options(options)[1::2])
         self.asked.append((config.stem, f"loop {num_threads}", dict(options), not to_target))
         return {
