@@ -171,10 +171,10 @@ def ring(quick: bool, json_file: Path | None, html_file: Path | None) -> int:
 def batching(groups: int, rows: int, quick: bool, json_file: Path | None, html_file: Path | None) -> int:
     """Measure the inference server and its batches under four loads.
 
-    Env groups that step evenly, or unevenly, and requests that come at a rate of their own, more and fewer than it can
-    answer one by one. Beside each other: one request at a time, batches of one size, dynamic batching with delays of 0
-    to 5 ms, and with a delay that adapts. Requests answered, latency, queue delay, sizes of batches, why they fired,
-    padding.
+    Env groups that step evenly, or unevenly, and requests that come at a rate of their own: more than it can answer in
+    the largest batches, and fewer than it can answer one by one. Beside each other: one request at a time, batches of
+    one size, dynamic batching with delays of 0 to 5 ms, and with a delay that adapts. Requests answered, latency, queue
+    delay, sizes of batches, why they fired, padding.
 
     \b
     Example:
