@@ -51,8 +51,8 @@ class RunSection(Section):
     total_env_steps: EnvSteps = 1_000_000
     """Training ends after this many env steps in all, resumed parts included. Unit: env steps."""
     time_limit_s: Timeout | None = None
-    """Training also ends after this long, from when all processes are ready; a resumed part counts for itself. Unit:
-    seconds."""
+    """Training also ends after this long, counted from the end of the first update: what comes before takes nothing of
+    it, unless it takes longer than `supervision.boot_timeout_s`. A resumed part counts for itself. Unit: seconds."""
     target_return: float | None = None
     """Training also ends once the mean return of the last `target_window` episodes reaches this. Unit: reward."""
     target_window: Count = 100
