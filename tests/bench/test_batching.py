@@ -18,6 +18,8 @@ from rltrain.bench.report import as_json, lines_of
 from rltrain.bench.serving import Policy, Serving, spec
 from rltrain.bench.weights import Plan as WeightsPlan
 from rltrain.bench.weights import WeightsBench
+from rltrain.cli.bench import command
+from rltrain.errors import ConfigError
 from rltrain.fields import FragmentSchema
 from rltrain.inference.batcher import BatcherSettings
 from rltrain.shm.arena import Arena, ArenaLayout
@@ -178,6 +180,20 @@ def test_batching_bench_measures_a_real_server_and_reports_it():
         assert wanted in text
     assert len(as_json(report)["tables"]) == 9
     assert page_of(report).count("<svg") >= 1
+
+
+@pytest.mark.parametrize("make", [
+    lambda: BatchingBench(Plan(), Policy(device="cuda:99")), lambda: WeightsBench(WeightsPlan(), "cuda:99"),
+])  # fmt: skip
+def test_device_that_is_not_there_is_refused_by_its_option(make):
+    with pytest.raises(ConfigError, match="--device = 'cuda:99' is not on this machine"):
+        make().run(lambda *_: None)
+
+
+@pytest.mark.parametrize("name", ["batching", "weights"])
+def test_device_option_reaches_the_server(name):
+    with pytest.raises(ConfigError, match="--device = 'cuda:98'"):
+        command.main([name, "--quick", "--device", "cuda:98"], standalone_mode=False)
 
 
 def test_server_that_has_died_is_found_out():
