@@ -113,7 +113,8 @@ class PipelineSection(Section):
     cannot be captured (its code looks at values on the device) runs without, and a warning says so."""
     pin_cores: bool = False
     """Keep the learner, the inference server and the actors on cores of their own, the learner's threads first; with
-    fewer cores than processes they share them in turn. The evaluator may run on any. Needs Linux."""
+    fewer cores than processes they share them in turn. A second hyperthread of a core is given out after one of each
+    core. The evaluator may run on any. Needs Linux."""
     fragment_length: Annotated[int, Field(ge=2, le=1_000_000)] = 32
     """Env steps per env in one fragment (T), at least 2. Unit: env steps."""
     num_slots: Rows | Auto = "auto"
