@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
-import subprocess
+import signal
 import sys
 import tempfile
 import threading
@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rltrain.bench.command import OverdueError, run_to_end
 from rltrain.bench.figures import Figure
 from rltrain.bench.report import Cell, Chart, Table
 from rltrain.bench.trial import Trial, TrialError, run_trial
@@ -26,7 +27,9 @@ BOOT_S = 9.0
 """From the start of a run to its first update, CUDA in two processes included, and from its last to its end."""
 SHORTEST_S, LONGEST_S = 4.0, 15.0
 """Seconds of training in one run."""
-LEAST_ARTICLE_S = 30.0
+LEAST_ARTICLE_S = 60.0
+ARTICLE_S = 120.0
+"""Kept for `rltrain bench article --quick`: twelve runs of a second, each with a start of up to `BOOT_S`."""
 _END_S = 1.0
 """From the last update to the end of the command."""
 _SAMPLE_S = 0.2
@@ -103,13 +106,13 @@ class Trials:
             tell(name)
             overrides = {**subject.overrides, "pipeline.schedule": schedule}
             try:
-                with utilisation() as samples:
+                with utilisation(used_gpu()) as samples:
                     subject.trials[schedule] = self._run(ROOT / "configs" / subject.config, overrides, seconds)
                 end_s = time.monotonic() - _END_S
             except TrialError as error:
                 self.failures.append(f"{name}: {error}")
                 continue
-            busy = busiest(samples, end_s - seconds, end_s)
+            busy = mean_busy(samples, end_s - seconds, end_s)
             if busy is not None:
                 subject.busy_percent[schedule] = busy
 
@@ -148,19 +151,32 @@ def _busy(subject: Subject, schedule: str) -> Figure:
     return Figure("%", [] if busy is None else [busy])
 
 
-Sample = tuple[float, tuple[float | None, ...]]
-"""(monotonic time in seconds, utilisation of each GPU in percent)."""
+Sample = tuple[float, float | None]
+"""(monotonic time in seconds, utilisation of the GPU in percent)."""
+
+
+def used_gpu() -> str | None:
+    """Return NVML's UUID of the device that the runs are on, `cuda:0`; None without a device.
+
+    NVML numbers all GPUs of the machine in an order of its own; CUDA those of `CUDA_VISIBLE_DEVICES`, in another one.
+    """
+    import torch
+
+    if not torch.cuda.is_available():
+        return None
+    return f"GPU-{torch.cuda.get_device_properties(str(ONE_PASS['learner.device'])).uuid}"
 
 
 @contextlib.contextmanager
-def utilisation() -> Iterator[list[Sample]]:
-    """Sample all GPUs on a thread, inside; the list grows meanwhile."""
+def utilisation(uuid: str | None) -> Iterator[list[Sample]]:
+    """Sample one GPU on a thread, inside; the list grows meanwhile, and stays empty where NVML has no such GPU."""
     samples: list[Sample] = []
     stop, monitor = threading.Event(), GpuMonitor()
 
     def look() -> None:
         while not stop.wait(_SAMPLE_S):
-            samples.append((time.monotonic(), tuple(gpu.utilisation_percent for gpu in monitor.read())))
+            now = time.monotonic()
+            samples.extend((now, gpu.utilisation_percent) for gpu in monitor.read() if gpu.uuid == uuid is not None)
 
     thread = threading.Thread(target=look, name="gpu-utilisation")
     thread.start()
@@ -172,14 +188,10 @@ def utilisation() -> Iterator[list[Sample]]:
         monitor.close()
 
 
-def busiest(samples: Sequence[Sample], start_s: float, end_s: float) -> float | None:
-    """Return the mean utilisation of the GPU that was busiest between two times; None without a figure."""
-    seen = [gpus for at_s, gpus in samples if start_s <= at_s <= end_s]
-    means = []
-    for i in range(max(map(len, seen), default=0)):
-        known = [x for gpus in seen if i < len(gpus) and (x := gpus[i]) is not None]
-        means += [sum(known) / len(known)] if known else []
-    return max(means, default=None)
+def mean_busy(samples: Sequence[Sample], start_s: float, end_s: float) -> float | None:
+    """Return the mean utilisation between two times; None without a figure."""
+    known = [busy for at_s, busy in samples if start_s <= at_s <= end_s and busy is not None]
+    return sum(known) / len(known) if known else None
 
 
 def article(left_s: float) -> tuple[list[Table], str | None, str | None]:
@@ -195,9 +207,10 @@ def article(left_s: float) -> tuple[list[Table], str | None, str | None]:
         result = Path(folder) / "article.json"
         command = [sys.executable, "-m", "rltrain", "bench", "article", "--quick", "--json", str(result)]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=left_s, cwd=folder, check=False)
-        except subprocess.TimeoutExpired:
-            return [], None, f"{name}: not done within the {left_s:.0f} s that were left"
+            done = run_to_end(command, left_s, Path(folder), signal.SIGINT)  # ends its run, says what it has
+        except OverdueError:
+            tables = judged_article(0, "", result.read_text())[0] if result.is_file() else []
+            return tables, None, f"{name}: not done within the {left_s:.0f} s that were left"
         return judged_article(done.returncode, done.stderr, result.read_text() if result.is_file() else None)
 
 

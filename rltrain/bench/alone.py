@@ -8,13 +8,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from rltrain.bench.trial import TrialError, as_options, last_lines
+from rltrain.bench.command import last_lines, run_to_end
+from rltrain.bench.trial import TrialError, as_options
 from rltrain.config.load import load
 from rltrain.config.schema import Config
 from rltrain.errors import RltrainError
@@ -38,7 +38,7 @@ def measure_alone(
         KeyboardInterrupt: it was interrupted; the process has ended.
     """
     command = [sys.executable, "-m", module, str(config), *arguments, *as_options(overrides)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = run_to_end(command)
     if done.returncode or not done.stdout.strip():
         raise TrialError(f"{what} failed with exit code {done.returncode}:\n{last_lines(done)}")
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

@@ -5,29 +5,34 @@ One server process, a small policy, and a load of the bench's own process. All w
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from rltrain.bench.figures import Figure, alternate, ratio
+from rltrain.bench.batching_scenes import ADAPTIVE, QUANTILES, Scene, Side, best_static
+from rltrain.bench.figures import Figure, alternate
 from rltrain.bench.loads import Answers, Closed, Load, Open
 from rltrain.bench.partner import note_on_cores
 from rltrain.bench.report import Cell, Chart, Report, Table
 from rltrain.bench.serving import Policy, Served, Serving
 from rltrain.bench.suite import Progress, Tell
 from rltrain.config.resolve import ADAPTIVE_DELAY_US
-from rltrain.shm.counters import BIN_EDGES, FIRE_REASONS, quantile
+from rltrain.shm.counters import BIN_EDGES, FIRE_REASONS
 
-ADAPTIVE = "adaptive"
 ADAPTIVE_BAR = 0.95
 BOUND_US = float(ADAPTIVE_DELAY_US)
 """Longest wait of `adaptive`, as in a run that says nothing else, and of the way that waits for batches of one size."""
 DELAYS_US = (0.0, 200.0, 1000.0, 5000.0)
 _BOOT_S = 5.0
-_QUANTILES = (0.5, 0.95, 0.99)
-_CALIBRATION_S = 0.5
+_ALL_PERCENT = 5.0
+"""Fewer requests of a load without an answer: it did not bind."""
+_CALIBRATION_S = 0.33
+"""Of each of three: one way to call everything once, one request at a time, the largest batches."""
+LIGHT, HEAVY = 0.5, 1.5
+"""What is offered: of the rate of one request at a time, and of that of the largest batches."""
+_ONE_BY_ONE, _LARGEST = "none: one request at a time", "dynamic, delay 0 ms"
 
 
 @dataclass(frozen=True)
@@ -52,80 +57,13 @@ class Plan:
         return cls(2, 0.3, num_groups, rows)
 
 
-@dataclass
-class Side:
-    """One way to batch under one load, and its figures.
-
-    Args:
-        label: of the way.
-        batcher: fields of `BatcherSettings`.
-    """
-
-    label: str
-    batcher: dict[str, Any]
-    rate: Figure = field(default_factory=lambda: Figure("requests/s"))
-    latency: dict[float, Figure] = field(default_factory=lambda: {q: Figure("us") for q in _QUANTILES})
-    delay: dict[float, Figure] = field(default_factory=lambda: {q: Figure("us") for q in _QUANTILES})
-    batch_rows: Figure = field(default_factory=lambda: Figure("rows"))
-    reasons: dict[str, Figure] = field(default_factory=lambda: {name: Figure("%") for name in FIRE_REASONS})
-    padding: Figure = field(default_factory=lambda: Figure("%"))
-    busy: Figure = field(default_factory=lambda: Figure("%"))
-    late: Figure = field(default_factory=lambda: Figure("%"))
-    sizes: np.ndarray | None = None
-    """Counts of batches by rows, all turns."""
-
-    def add(self, answers: Answers, served: Served) -> None:
-        """Take what a turn brought, all but the rate."""
-        counters, delays = served.counters, served.histograms["queue_delay_us"]
-        for q in _QUANTILES:
-            if answers.latencies_us:
-                self.latency[q].values.append(answers.latency_us(q))
-            delay = quantile(delays, q)
-            if delay is not None:
-                self.delay[q].values.append(delay)
-        batches = counters["batches"]
-        if batches:
-            self.batch_rows.values.append(counters["rows"] / batches)
-            self.padding.values.append(100 * counters["padded_rows"] / (counters["rows"] + counters["padded_rows"]))
-            fired = {name: counters[f"fired_{name}"] for name in self.reasons}  # apart from `batches`, read in between
-            for name, figure in self.reasons.items():
-                figure.values.append(100 * fired[name] / max(1, sum(fired.values())))
-        self.busy.values.append(100 * served.busy_share)
-        self.late.values.append(100 * answers.num_late / max(1, answers.num_late + len(answers.latencies_us)))
-        sizes = served.histograms["batch_size_rows"]
-        self.sizes = sizes if self.sizes is None else self.sizes + sizes
-
-
-@dataclass
-class Scene:
-    """A load and all ways to batch under it.
-
-    Args:
-        name: short.
-        text: what the load is.
-        load: it; None until the rate is known.
-        sides: label -> figures.
-        by_latency: whether what counts is the mean latency: the server keeps up whatever it does.
-    """
-
-    name: str
-    text: str
-    load: Load | None
-    sides: dict[str, Side]
-    by_latency: bool = False
-
-    def score(self, side: Side) -> Figure:
-        """What counts of a side, more being better."""
-        return Figure("1/s", [1e6 / value for value in side.latency[0.5].values]) if self.by_latency else side.rate
-
-
 def ways(num_groups: int, rows: int) -> dict[str, dict[str, Any]]:
     """Return label -> fields of `BatcherSettings`."""
     most = num_groups * rows
     plain: dict[str, Any] = {"preferred_batch_sizes": (), "max_queue_delay_us": 0.0, "adaptive": False}
     half = max(1, num_groups // 2) * rows
     return {
-        "none: one request at a time": {**plain, "max_batch_size": rows},
+        _ONE_BY_ONE: {**plain, "max_batch_size": rows},
         f"fixed: {half} rows": {
             **plain, "max_batch_size": half, "preferred_batch_sizes": (half,), "max_queue_delay_us": BOUND_US,
         },
@@ -149,6 +87,8 @@ class BatchingBench:
         self.plan, self.policy = plan, policy or Policy()
         self.capacity: float | None = None
         """Requests answered a second one at a time, without a pause."""
+        self.most: float | None = None
+        """The same in the largest batches: as many as wait, at once."""
 
         def sides() -> dict[str, Side]:
             return {label: Side(label, batcher) for label, batcher in ways(plan.num_groups, plan.rows).items()}
@@ -156,9 +96,10 @@ class BatchingBench:
         self.scenes = [
             Scene("even", "closed, every group steps 0.3 ms", Closed(300, 300), sides()),
             Scene("uneven", "closed, every step takes 1 to 20 ms", Closed(1000, 20_000), sides()),
-            Scene("heavy", "open, 1.5 x of what one request at a time can do", None, sides()),
-            Scene("light", "open, 0.5 x of what one request at a time can do", None, sides(), by_latency=True),
-        ]
+            Scene("heavy", f"open, {HEAVY} x of what the largest batches can do: more than any way answers", None,
+                  sides()),
+            Scene("light", f"open, {LIGHT} x of what one request at a time can do", None, sides(), by_latency=True),
+        ]  # fmt: skip
 
     def run(self, tell: Tell) -> None:
         """Measure everything."""
@@ -175,14 +116,14 @@ class BatchingBench:
 
     def _calibrate(self, serving: Serving) -> None:
         """Find the open loads' rates, and let everything be called once."""
-        label = next(iter(ways(1, 1)))
-        batcher = self.scenes[0].sides[label].batcher
-        found = Answers()
-        for _ in range(2):
-            answers, _ = _ask(serving, batcher, Closed(0, 0), _CALIBRATION_S)
-            found = answers
-        self.capacity = found.requests_per_s
-        self.scenes[2].load, self.scenes[3].load = Open(1.5 * self.capacity), Open(0.5 * self.capacity)
+        rates = [
+            _ask(serving, self.scenes[0].sides[label].batcher, Closed(0, 0), _CALIBRATION_S)[0].requests_per_s
+            for label in (_ONE_BY_ONE, _ONE_BY_ONE, _LARGEST)
+        ]
+        self.capacity, self.most = rates[1:]
+        # the larger: on a network that gains nothing by batches, one request at a time may be the fastest
+        self.scenes[2].load = Open(HEAVY * max(self.capacity, self.most))
+        self.scenes[3].load = Open(LIGHT * self.capacity)
 
     def _measure(self, serving: Serving, scene: Scene, side: Side) -> float:
         assert scene.load is not None, "calibrated"
@@ -193,7 +134,11 @@ class BatchingBench:
     def report(self, record: dict[str, Any]) -> Report:
         """Return what was measured."""
         plan, hidden = self.plan, " x ".join(map(str, self.policy.hidden_sizes))
-        capacity = "" if self.capacity is None else f"; one request at a time: {self.capacity:,.0f} a second"
+        capacity = (
+            "" if self.capacity is None or self.most is None
+            else f"; without a pause {self.capacity:,.0f} requests a second one at a time, {self.most:,.0f} in the "
+            "largest batches"
+        )  # fmt: skip
         how = (
             f"medians of {plan.turns} turns of {plan.turn_s:g} s that alternate, (lowest to highest); "
             f"{plan.num_groups} groups of {plan.rows} rows, an MLP of {hidden} on {self.policy.device}{capacity}"
@@ -213,13 +158,22 @@ class BatchingBench:
             "server does, and wait where all groups are waiting",
             "latency: from the moment a request was due to its answer; queue delay: from its arrival to the start of "
             "its batch, lower edges of bins (up to 19 % low)",
-            "light: the server keeps up in every way, so the median latency counts; else the requests answered",
+            "heavy: more is offered than any way answers, so that what each can answer at most is compared",
+            "light: the server keeps up in every way, so the latency counts, its mean and its p99, each beside the way "
+            "that is best by it, and the worse of the two ratios is the load's; else the requests answered",
             f"adaptive: the wait follows from what was seen, at most {BOUND_US / 1e3:g} ms; the same settings under "
             "all loads",
             "not answered: due but without an answer when the turn ended; where these are many, latencies are of a "
             "queue that grows, and depend on the length of a turn",
             "the load looks for answers without a pause and so keeps a core busy",
         ]
+        late = {side.label: side.late.median for side in self.scenes[2].sides.values()}
+        answering = [label for label, percent in late.items() if percent is not None and percent < _ALL_PERCENT]
+        if answering:
+            notes.append(
+                f"heavy: answered nearly all that was offered: {'; '.join(answering)}. The load was too small to tell "
+                "these apart: the machine was slower while the rate was found"
+            )
         cores = note_on_cores(2)
         return notes + ([cores] if cores else [])
 
@@ -236,41 +190,36 @@ def _ask(
     return found[0], served
 
 
-def best_static(scene: Scene) -> Side | None:
-    """Return the side that is best of those with settings that stay as they are; None before any was measured."""
-    measured = [side for side in scene.sides.values() if side.label != ADAPTIVE and scene.score(side).values]
-    return max(measured, key=lambda side: scene.score(side).median or 0.0, default=None)
-
-
 def _adaptive_table(scenes: list[Scene]) -> Table:
     table = Table(
         "adaptive, the same under all loads, beside the best of the others under each",
         ("load", "the best other", "its figure", "adaptive", "ratio", "wanted", "reached"),
     )
-    for scene in scenes:
-        best, adaptive = best_static(scene), scene.sides[ADAPTIVE]
-        if best is None or not scene.score(adaptive).values:
+    for scene, score in [(each, score) for each in scenes for score in each.scores()]:
+        best, adaptive = best_static(scene, score), scene.sides[ADAPTIVE]
+        if best is None or not score.figure(adaptive).values:
             continue
-        share = ratio(scene.score(adaptive), scene.score(best))
-        shown: list[Cell] = [side.latency[0.5] if scene.by_latency else side.rate for side in (best, adaptive)]
+        share = score.share(adaptive, best)
         reached = "yes" if share.median is not None and share.median >= ADAPTIVE_BAR else "no"
-        unit = "us, median latency" if scene.by_latency else "requests/s"
-        label = f"{scene.name}: {unit}"
+        label = f"{scene.name}: {score.text}"
+        shown: list[Cell] = [score.figure(best), score.figure(adaptive)]
         table.rows.append((label, best.label, *shown, share, f">= {ADAPTIVE_BAR}", reached))
     return table
 
 
 def _speed_table(scene: Scene) -> Table:
-    columns = ("", "requests/s", *(f"latency p{q * 100:g} us" for q in _QUANTILES), "not answered %", "server busy %")
+    columns = ("", "requests/s", "latency mean us", *(f"latency p{q * 100:g} us" for q in QUANTILES),
+               "not answered %", "server busy %")  # fmt: skip
     table = Table(f"load {scene.name}: {scene.text}", columns)
     table.rows = [
-        (side.label, side.rate, *side.latency.values(), side.late, side.busy) for side in scene.sides.values()
+        (side.label, side.rate, side.mean, *side.latency.values(), side.late, side.busy)
+        for side in scene.sides.values()
     ]
     return table
 
 
 def _batch_table(scene: Scene) -> Table:
-    columns = ("", "rows a batch", *(f"queue delay p{q * 100:g} us" for q in _QUANTILES),
+    columns = ("", "rows a batch", *(f"queue delay p{q * 100:g} us" for q in QUANTILES),
                *(f"{name} %" for name in FIRE_REASONS), "padding %")  # fmt: skip
     table = Table(f"load {scene.name}: batches, why they fired, what was padded", columns, shows_spread=False)
     table.rows = [

@@ -104,8 +104,7 @@ class Roofline:
         """Return what was measured."""
         config, found, cores = self.config, self._found, self.cores
         actors = int(config.actors.num_actors)
-        is_on_cpu = not any(trial.has_gpu for trial in found.trials)
-        limits = [stages.limit(actors, cores, is_on_cpu) for stages in found.stages]
+        limits = [self._limit(stages) for stages in found.stages]
         rates = [trial.env_steps_per_s for trial in found.trials]
         shares = [rate / limit for rate, (limit, _) in zip(rates, limits, strict=False)]
         rate, limit = Figure("env steps/s", rates), Figure("env steps/s", [value for value, _ in limits])
@@ -159,6 +158,14 @@ class Roofline:
             ("weight publication", [s.publish for s in found]),
         ]
 
+    def _limit(self, stages: Stages) -> tuple[float, str]:
+        """What the pipeline could do with the devices that its runs had, and what binds."""
+        trials = self._found.trials
+        return stages.limit(
+            int(self.config.actors.num_actors), self.cores,
+            all(trial.is_policy_on_cpu for trial in trials), all(trial.is_learner_on_cpu for trial in trials),
+        )  # fmt: skip
+
     def _chart(self, actors: int, rate: Figure) -> Chart:
         """What each could do by itself, and what all together do."""
         found = self._found.stages
@@ -170,7 +177,7 @@ class Roofline:
         ]
         chart = Chart("what each stage could do alone, and what all do together", "", "env steps/s", {"": bars})
         if found:
-            limit = sorted(s.limit(actors, self.cores)[0] for s in found)[len(found) // 2]
+            limit = sorted(self._limit(stages)[0] for stages in found)[len(found) // 2]
             chart.limits["limit"] = limit
         return chart
 

@@ -22,6 +22,7 @@ from rltrain.shm.counters import CounterBoard
 from rltrain.shm.mailbox import Mailboxes
 from rltrain.shm.weights import WeightBoard
 
+OPTION = "--device"
 OBS_SIZE = 8
 _ACTION = ActionSpec("discrete", (), "int64", nvec=(4,), start=(0,))
 _ANSWER_S = 30.0
@@ -74,12 +75,17 @@ class Serving:
         num_groups: lanes.
         rows: envs of a group.
         policy: what it runs.
+
+    Raises:
+        ConfigError: its device is not on this machine.
     """
 
     def __init__(self, num_groups: int, rows: int, policy: Policy):
         from rltrain.algos.flat_parameters import FlatParameters
         from rltrain.models import build_model
+        from rltrain.workers.device import resolve_device
 
+        resolve_device(policy.device, OPTION)  # refused before anything is started
         self.num_groups, self.rows = num_groups, rows
         self.model = build_model(spec(), policy.settings(), False, 0)
         self.flat = FlatParameters(self.model)
@@ -163,7 +169,7 @@ def partner(arena: Arena, settings: Mapping[str, Any]) -> Callable[[dict[str, An
     import torch
 
     from rltrain.inference.torch_backend import TorchBackend
-    from rltrain.workers.device import resolve_device
+    from rltrain.workers.device import take_device
     from rltrain.workers.inference import InferenceServer
 
     torch.set_num_threads(1)
@@ -171,7 +177,7 @@ def partner(arena: Arena, settings: Mapping[str, Any]) -> Callable[[dict[str, An
     schema = arena.layout.schema
     most = arena.layout.num_lanes * schema.num_envs
     backend = TorchBackend(
-        spec(), policy.settings(), False, 0, WeightBoard(arena), most, device=resolve_device(policy.device)
+        spec(), policy.settings(), False, 0, WeightBoard(arena), most, device=take_device(policy.device, OPTION)
     )
 
     def answer(order: dict[str, Any]) -> dict[str, float]:

@@ -66,7 +66,9 @@ class Stages:
         """Seconds of a row in the batch size that suits the server best."""
         return min(self.inference.values())
 
-    def limit(self, num_actors: int, cores: int, is_on_cpu: bool = True) -> tuple[float, str]:
+    def limit(
+        self, num_actors: int, cores: int, is_policy_on_cpu: bool = True, is_learner_on_cpu: bool = True
+    ) -> tuple[float, str]:
         """Return the most env steps a second that the pipeline can learn, and what binds.
 
         What each stage can do by itself, and where they share cores what these can do in all. Source: DESIGN, budget.
@@ -74,9 +76,11 @@ class Stages:
         Args:
             num_actors: processes that step envs.
             cores: usable ones.
-            is_on_cpu: whether policy and update run on the same cores.
+            is_policy_on_cpu: whether the policy runs on the same cores.
+            is_learner_on_cpu: whether the update does.
         """
-        computing = self.env_cpu + (self.best_inference + self.update_cpu if is_on_cpu else 0.0)
+        policy = self.best_inference if is_policy_on_cpu else 0.0
+        computing = self.env_cpu + policy + (self.update_cpu if is_learner_on_cpu else 0.0)
         limits = {
             "envs": num_actors / self.env,
             "inference": 1 / self.best_inference,

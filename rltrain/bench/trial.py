@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rltrain.bench.command import OverdueError, last_lines, run_to_end
 from rltrain.config.dump import toml_value
 from rltrain.config.source import parse_value
 from rltrain.errors import ConfigError, RltrainError
@@ -19,7 +19,9 @@ ENDLESS = 10**12
 """Env steps that no trial comes to."""
 BOOT_S = 3.0
 """What a run takes from its start to its first update, and from its last to its end; for the time left."""
-_TAIL_LINES = 12
+ALLOWANCE_S = 300.0
+"""Longest time that a run may take beyond the seconds asked for, before it is ended: twice `supervision.boot_timeout_s`
+(until all are ready, and until the first update) and a minute for the last update, the checkpoint and the end."""
 
 
 class TrialError(RltrainError):
@@ -56,8 +58,18 @@ class Trial:
 
     @property
     def has_gpu(self) -> bool:
-        """Whether the policy ran on a GPU."""
-        return str(self.summary.get("device", "cpu")).startswith("cuda")
+        """Whether the learner or the inference server ran the policy on a GPU."""
+        return not (self.is_learner_on_cpu and self.is_policy_on_cpu)
+
+    @property
+    def is_learner_on_cpu(self) -> bool:
+        """Whether updates were computed on the CPU."""
+        return not str(self.summary.get("device", "cpu")).startswith("cuda")
+
+    @property
+    def is_policy_on_cpu(self) -> bool:
+        """Whether actions were, by the inference server or by the actors."""
+        return not str(self.summary.get("inference_device", "cpu")).startswith("cuda")
 
     @property
     def device_busy_share(self) -> float:
@@ -85,11 +97,13 @@ def run_trial(config: Path, overrides: Mapping[str, object], seconds: float | No
     Args:
         config: TOML file.
         overrides: option path -> value, over the file's.
-        seconds: ends after that long (`run.time_limit_s`); None where the configuration ends by itself.
+        seconds: ends after that long (`run.time_limit_s`); None where the configuration ends by itself, however long
+            that takes.
         is_endless: whether it is to end by the time only.
 
     Raises:
-        TrialError: it failed; the message has the last lines that it printed.
+        TrialError: it failed, or was ended because it was not over `ALLOWANCE_S` after its `seconds`; the message has
+            the last lines that it printed.
         KeyboardInterrupt: it was interrupted; the run has ended.
     """
     with tempfile.TemporaryDirectory(prefix="rltrain-bench-") as folder:
@@ -100,16 +114,17 @@ def run_trial(config: Path, overrides: Mapping[str, object], seconds: float | No
             options["run.time_limit_s"] = float(seconds)
         options |= overrides
         command = [sys.executable, "-m", "rltrain", "run", str(config), "--no-dashboard", *as_options(options)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        try:
+            done = run_to_end(command, None if seconds is None else seconds + ALLOWANCE_S)
+        except OverdueError as error:
+            raise TrialError(
+                f"a run of {config} was not over {ALLOWANCE_S:g} s after the {seconds:g} s that were asked for; it has "
+                f"been ended:\n{error}"
+            ) from error
         found = sorted(Path(folder).glob("*/summary.json"))
         if done.returncode or not found:
             raise TrialError(f"a run of {config} failed with exit code {done.returncode}:\n{last_lines(done)}")
         return Trial(json.loads(found[0].read_text()))
-
-
-def last_lines(done: subprocess.CompletedProcess[str]) -> str:
-    """Return the last lines that a process printed, those of its errors at the end."""
-    return "\n".join((done.stdout + done.stderr).splitlines()[-_TAIL_LINES:])
 
 
 def as_options(overrides: Mapping[str, object]) -> list[str]:

@@ -163,18 +163,25 @@ def ring(quick: bool, json_file: Path | None, html_file: Path | None) -> int:
     return _measure(lambda: RingBench(Plan.quick() if quick else Plan()), json_file, html_file, ())
 
 
+_DEVICE = click.option("--device", default="cpu", show_default=True,
+                       help="Where the server runs the policy: auto, cpu, cuda or cuda:N.")
+
+
 @command.command("batching", short_help="Measure dynamic batching under four loads on the inference server.")
 @click.option("--groups", type=click.IntRange(2, 4096), default=16, show_default=True,
               help="Env groups, each with one request in flight at most.")
 @click.option("--rows", type=click.IntRange(1, 65_536), default=8, show_default=True, help="Envs of a group.")
+@_DEVICE
 @output_options
-def batching(groups: int, rows: int, quick: bool, json_file: Path | None, html_file: Path | None) -> int:
+def batching(
+    groups: int, rows: int, device: str, quick: bool, json_file: Path | None, html_file: Path | None
+) -> int:
     """Measure the inference server and its batches under four loads.
 
-    Env groups that step evenly, or unevenly, and requests that come at a rate of their own, more and fewer than it can
-    answer one by one. Beside each other: one request at a time, batches of one size, dynamic batching with delays of 0
-    to 5 ms, and with a delay that adapts. Requests answered, latency, queue delay, sizes of batches, why they fired,
-    padding.
+    Env groups that step evenly, or unevenly, and requests that come at a rate of their own: more than it can answer in
+    the largest batches, and fewer than it can answer one by one. Beside each other: one request at a time, batches of
+    one size, dynamic batching with delays of 0 to 5 ms, and with a delay that adapts. Requests answered, latency, queue
+    delay, sizes of batches, why they fired, padding.
 
     \b
     Example:
@@ -182,14 +189,16 @@ def batching(groups: int, rows: int, quick: bool, json_file: Path | None, html_f
       rltrain bench batching --groups 64 --rows 4 --html batching.html
     """
     from rltrain.bench.batching import BatchingBench, Plan
+    from rltrain.bench.serving import Policy
 
     plan = Plan.quick(groups, rows) if quick else Plan(num_groups=groups, rows=rows)
-    return _measure(lambda: BatchingBench(plan), json_file, html_file)
+    return _measure(lambda: BatchingBench(plan, Policy(device=device)), json_file, html_file)
 
 
 @command.command("weights", short_help="Measure how soon new weights are used.")
+@_DEVICE
 @output_options
-def weights(quick: bool, json_file: Path | None, html_file: Path | None) -> int:
+def weights(device: str, quick: bool, json_file: Path | None, html_file: Path | None) -> int:
     """Measure the weight board: from the start of publishing to the first action of the new weights.
 
     Policies of 10 thousand to 10 million parameters, with an inference server that has nothing else to do, and with
@@ -202,7 +211,7 @@ def weights(quick: bool, json_file: Path | None, html_file: Path | None) -> int:
     """
     from rltrain.bench.weights import Plan, WeightsBench
 
-    return _measure(lambda: WeightsBench(Plan.quick() if quick else Plan()), json_file, html_file)
+    return _measure(lambda: WeightsBench(Plan.quick() if quick else Plan(), device), json_file, html_file)
 
 
 @command.command("article", short_help="Try a promise: 30 % faster, busier, sooner there.")

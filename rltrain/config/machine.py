@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 
@@ -16,6 +17,30 @@ def usable_cores() -> int:
 def affinity_cores() -> int:
     """Return the number of cores the scheduler may put this process on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def by_physical_core(cores: Iterable[int], topology: Path = Path("/sys/devices/system/cpu")) -> list[int]:
+    """Order logical CPUs: first one of each physical core, then a second one of each that has one, and so on.
+
+    Args:
+        cores: numbers of logical CPUs; siblings that are not among them do not count.
+        topology: where the kernel says which CPUs are hyperthreads of one core; one of which it says nothing is alone.
+    """
+    among = set(cores)
+
+    def rank(core: int) -> int:
+        return sum(other < core for other in among & _siblings(topology / f"cpu{core}/topology/thread_siblings_list"))
+
+    return sorted(among, key=lambda core: (rank(core), core))
+
+
+def _siblings(path: Path) -> set[int]:
+    """The CPUs of a list such as `0,64` or `0-1`."""
+    try:
+        ranges = [part.partition("-") for part in path.read_text().strip().split(",")]
+        return {core for first, _, last in ranges for core in range(int(first), int(last or first) + 1)}
+    except (OSError, ValueError):
+        return set()
 
 
 def can_pin() -> bool:

@@ -51,8 +51,8 @@ class RunSection(Section):
     total_env_steps: EnvSteps = 1_000_000
     """Training ends after this many env steps in all, resumed parts included. Unit: env steps."""
     time_limit_s: Timeout | None = None
-    """Training also ends after this long, from when all processes are ready; a resumed part counts for itself. Unit:
-    seconds."""
+    """Training also ends after this long, counted from the end of the first update: what comes before takes nothing of
+    it, unless it takes longer than `supervision.boot_timeout_s`. A resumed part counts for itself. Unit: seconds."""
     target_return: float | None = None
     """Training also ends once the mean return of the last `target_window` episodes reaches this. Unit: reward."""
     target_window: Count = 100
@@ -113,7 +113,8 @@ class PipelineSection(Section):
     cannot be captured (its code looks at values on the device) runs without, and a warning says so."""
     pin_cores: bool = False
     """Keep the learner, the inference server and the actors on cores of their own, the learner's threads first; with
-    fewer cores than processes they share them in turn. The evaluator may run on any. Needs Linux."""
+    fewer cores than processes they share them in turn. A second hyperthread of a core is given out after one of each
+    core. The evaluator may run on any. Needs Linux."""
     fragment_length: Annotated[int, Field(ge=2, le=1_000_000)] = 32
     """Env steps per env in one fragment (T), at least 2. Unit: env steps."""
     num_slots: Rows | Auto = "auto"

@@ -21,7 +21,8 @@ def assign_cores(
     last the first again.
 
     Args:
-        cores: numbers of the usable cores, at least one.
+        cores: numbers of the usable cores, at least one, in the order in which they are given out: as
+            `config.machine.by_physical_core` returns them, hyperthreads of a core that is taken come last.
         num_learner_threads: that compute, >= 1.
         has_server: whether there is an inference server.
         num_actors: actor processes, >= 1.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+from rltrain.config.machine import by_physical_core
 from rltrain.config.schema import Config
 from rltrain.supervisor.pinning import assign_cores
 
@@ -75,7 +76,7 @@ def _cores(config: Config) -> dict[str, list[int]]:
         return {}
     threads = config.learner.num_threads
     assert threads != "auto", "the configuration is resolved"
-    usable = sorted(os.sched_getaffinity(0))
+    usable = by_physical_core(os.sched_getaffinity(0))
     return assign_cores(usable, threads, config.pipeline.inference == "server", num_actors(config))
 
 

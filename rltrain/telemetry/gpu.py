@@ -24,6 +24,8 @@ class GpuSample:
     memory_total_bytes: int | None
     power_w: float | None
     power_limit_w: float | None
+    uuid: str | None = None
+    """As in `GPU-1234...`."""
 
 
 class GpuMonitor:
@@ -65,8 +67,12 @@ class GpuMonitor:
         return [(i, self._name(handle), handle) for i, handle in enumerate(handles)]
 
     def _name(self, handle: Any) -> str:
-        name = self._ask(self._nvml.nvmlDeviceGetName, handle)
-        return name.decode(errors="replace") if isinstance(name, bytes) else (name or "GPU")
+        return self._text(self._nvml.nvmlDeviceGetName, handle) or "GPU"
+
+    def _text(self, question: Callable[..., Any], handle: Any) -> str | None:
+        """The answer as text: older versions of the module give bytes."""
+        text = self._ask(question, handle)
+        return text.decode(errors="replace") if isinstance(text, bytes) else text
 
     def _sample(self, index: int, name: str, handle: Any) -> GpuSample:
         nvml = self._nvml
@@ -82,6 +88,7 @@ class GpuMonitor:
             memory_total_bytes=None if memory is None else int(memory.total),
             power_w=None if power_mw is None else power_mw / 1000,
             power_limit_w=None if limit_mw is None else limit_mw / 1000,
+            uuid=self._text(nvml.nvmlDeviceGetUUID, handle),
         )
 
     def _ask(self, question: Callable[..., Any], *args: Any) -> Any:

@@ -257,6 +257,7 @@ class Monitor:
         return {
             "env_steps_per_s": total.env_steps_per_s,
             "device": self.header.device,
+            "inference_device": self._inference_device,
             "verdict": self.verdict.line if self.verdict else None,
             "ledger": {process.name: process.shares for process in total.processes},
             "rss_bytes": {process.name: self.rss_bytes.get(process.name) for process in total.processes},
@@ -268,6 +269,14 @@ class Monitor:
             "bad_updates": total.bad_updates,
             "replay_transitions": total.replay_transitions,
         }
+
+    @property
+    def _inference_device(self) -> str:
+        """Where actions are computed, by the server or by the actors themselves."""
+        pipeline = self.config.pipeline
+        if pipeline.inference == "local":
+            return "cpu"
+        return self.header.device if pipeline.inference_device == "auto" else pipeline.inference_device
 
     def stop(self) -> None:
         """Leave the terminal as it was."""

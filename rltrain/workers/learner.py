@@ -12,7 +12,6 @@ waited for (`peers.py`). If this process dies, every process begins again at the
 from __future__ import annotations
 
 import logging
-import math
 import os
 import time
 from pathlib import Path
@@ -33,6 +32,7 @@ from rltrain.workers.device import take_cores, take_device, use_reproducible_ker
 from rltrain.workers.episodes import EpisodeWindow, OpenEpisodes
 from rltrain.workers.prefetch import Batch, Prefetcher
 from rltrain.workers.saver import Saver
+from rltrain.workers.time_limit import TimeLimit
 from rltrain.workers.training import check_finite, make_training
 
 log = logging.getLogger(__name__)
@@ -67,7 +67,7 @@ class Learner:
         self.saver = Saver(channel, self.config, spec, self.state, settings["num_lanes"])
         self.snapshot_from: int | None = None
         self.reason: str | None = None
-        self.end_by_s = math.inf  # by `run.time_limit_s`, monotonic
+        self.time_limit = TimeLimit(run.time_limit_s, self.config.supervision.boot_timeout_s)
         self.has_learned = False
         """In this life of the process."""
         self.lives: dict[int, int] = {}
@@ -122,7 +122,7 @@ class Learner:
         for text in self.training.attach(arena, self.counters, run_folder, self.saver.continued_lanes):
             self.channel.send({"warning": text})
         schema = arena.layout.schema
-        self.end_by_s = time.monotonic() + (self.config.run.time_limit_s or math.inf)
+        self.time_limit.attach()
         self.rows_per_batch = settings["num_lanes"] * schema.num_envs * schema.fragment_length
         self._show_progress()
 
@@ -170,7 +170,7 @@ class Learner:
             self.counters.beat()
             if self.control.stop:
                 return None
-            if self.control.finish or time.monotonic() >= self.end_by_s:
+            if self.control.finish or self.time_limit.is_over:
                 give_up_at = give_up_at or time.monotonic() + self.config.supervision.shutdown_grace_s / 2
                 if time.monotonic() > give_up_at or self.saver.peers.are_silent:
                     return None
@@ -201,6 +201,7 @@ class Learner:
         self.open_episodes.add(batch.lanes, batch.has_ended, batch.open_steps)
         if not self.has_learned:
             self.has_learned = True
+            self.time_limit.begin()
             self.channel.send({"first_update": True})
         counters.add("batches")
         counters.add("fragments", len(batch.metas))
@@ -254,7 +255,7 @@ class Learner:
             return "finished"
         if run.target_return is not None and self.episodes.is_full and self.episodes.return_mean >= run.target_return:
             return "target"
-        return "time" if time.monotonic() >= self.end_by_s else None
+        return "time" if self.time_limit.is_over else None
 
     def _checkpoint_is_near(self) -> bool:
         """Whether the next batch may bring the end or a checkpoint."""
@@ -302,8 +303,7 @@ def main(channel: Channel, settings: dict[str, Any], fds: list[int]) -> None:
     """Run the learner: build the model from the spec, attach to the arena, train."""
     take_cores(settings["num_threads"])
     message, _ = channel.recv(None)
-    spec = EnvSpec.from_dict(message["spec"])
-    learner = Learner(channel, settings, spec)
+    learner = Learner(channel, settings, EnvSpec.from_dict(message["spec"]))
     if settings["resume"] is not None:
         learner.resume(Path(settings["resume"]))
     channel.send({

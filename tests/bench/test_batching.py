@@ -8,8 +8,9 @@ import time
 import numpy as np
 import pytest
 
-from rltrain.bench import loads
-from rltrain.bench.batching import ADAPTIVE, BatchingBench, Plan, best_static, ways
+from rltrain.bench import batching, loads
+from rltrain.bench.batching import BatchingBench, Plan, ways
+from rltrain.bench.batching_scenes import ADAPTIVE, best_static
 from rltrain.bench.figures import Figure
 from rltrain.bench.loads import Answers, Closed, Open, StallError
 from rltrain.bench.page import page_of
@@ -17,6 +18,8 @@ from rltrain.bench.report import as_json, lines_of
 from rltrain.bench.serving import Policy, Serving, spec
 from rltrain.bench.weights import Plan as WeightsPlan
 from rltrain.bench.weights import WeightsBench
+from rltrain.cli.bench import command
+from rltrain.errors import ConfigError
 from rltrain.fields import FragmentSchema
 from rltrain.inference.batcher import BatcherSettings
 from rltrain.shm.arena import Arena, ArenaLayout
@@ -106,13 +109,56 @@ def test_adaptive_is_held_against_the_best_of_the_others_by_what_counts_under_th
     for i, label in enumerate(labels):
         heavy.sides[label].rate.values.append(100.0 + i)
         light.sides[label].rate.values.append(100.0)
-        light.sides[label].latency[0.5] = Figure("us", [50.0 + i])
-    assert best_static(heavy).label == labels[-2], "the last one is adaptive"
-    assert best_static(light).label == labels[0]
+        light.sides[label].mean = Figure("us", [50.0 + i])
+        light.sides[label].latency[0.99] = Figure("us", [90.0 - i])
+    assert [best_static(heavy, score).label for score in heavy.scores()] == [labels[-2]], "the last one is adaptive"
+    assert [best_static(light, score).label for score in light.scores()] == [labels[0], labels[-2]]
     heavy.sides[ADAPTIVE].rate.values[:] = [0.94 * (100 + len(labels) - 2)]
-    rows = {row[0].partition(":")[0]: row for row in bench.report(RECORD).tables[0].rows}
-    assert rows["heavy"][-1] == "no"
-    assert rows["light"][4].median == pytest.approx(50 / (50 + len(labels) - 1))
+    light.sides[ADAPTIVE].latency[0.99].values[:] = [900.0]
+    light.sides[ADAPTIVE].mean.values[:] = [50.0]
+    rows = {row[0]: row for row in bench.report(RECORD).tables[0].rows}
+    assert rows["heavy: requests/s"][-1] == "no"
+    assert rows["light: us, mean latency"][4].median == pytest.approx(1)
+    assert rows["light: us, mean latency"][-1] == "yes"
+    p99 = rows["light: us, p99 latency"]
+    assert p99[4].median == pytest.approx((90 - len(labels) + 2) / 900)
+    assert p99[-1] == "no", "a good mean does not hide a long tail"
+
+
+def test_heavy_load_is_more_than_the_largest_batches_answer_and_light_less_than_one_at_a_time(monkeypatch):
+    class Alone:
+        """A server that answers 100 requests a second, or, in batches of all, 400."""
+
+        def __init__(self, *_):
+            pass
+
+        __enter__ = __init__
+
+        def __exit__(self, *_):
+            pass
+
+    def ask(_, batcher, load, seconds):
+        asked.append(batcher["max_batch_size"])
+        answered = 400 if batcher["max_batch_size"] == 16 * 8 else 100
+        return Answers(1.0, [1.0] * answered), None
+
+    asked: list[int] = []
+    monkeypatch.setattr(batching, "Serving", Alone)
+    monkeypatch.setattr(batching, "_ask", ask)
+    bench = BatchingBench(Plan(turns=0))
+    bench.run(lambda *_: None)
+    assert bench.scenes[2].load == Open(batching.HEAVY * 400)
+    assert bench.scenes[3].load == Open(batching.LIGHT * 100)
+    assert batching.HEAVY > 1 > batching.LIGHT
+    assert asked == [8, 8, 128]
+
+
+@pytest.mark.parametrize(("late", "is_told"), [(40.0, False), (1.0, True), (0.0, True)])
+def test_heavy_load_that_did_not_bind_is_told_of(late, is_told):
+    bench = BatchingBench(Plan())
+    for side in bench.scenes[2].sides.values():
+        side.late.values.append(late)
+    assert any("answered nearly all that was offered" in note for note in bench.report(RECORD).notes) == is_told
 
 
 def test_batching_bench_measures_a_real_server_and_reports_it():
@@ -124,6 +170,8 @@ def test_batching_bench_measures_a_real_server_and_reports_it():
         for side in scene.sides.values():
             assert side.rate.values[0] > 0, (scene.name, side.label)
             assert sum(figure.values[0] for figure in side.reasons.values()) == pytest.approx(100)
+            assert side.latency[0.5].values[0] <= side.latency[0.99].values[0]
+            assert len(side.mean.values) == 1
             assert side.batch_rows.values[0] <= side.batcher["max_batch_size"]
         assert scene.sides["none: one request at a time"].batch_rows.values == [2.0]
     report = bench.report(RECORD)
@@ -132,6 +180,20 @@ def test_batching_bench_measures_a_real_server_and_reports_it():
         assert wanted in text
     assert len(as_json(report)["tables"]) == 9
     assert page_of(report).count("<svg") >= 1
+
+
+@pytest.mark.parametrize("make", [
+    lambda: BatchingBench(Plan(), Policy(device="cuda:99")), lambda: WeightsBench(WeightsPlan(), "cuda:99"),
+])  # fmt: skip
+def test_device_that_is_not_there_is_refused_by_its_option(make):
+    with pytest.raises(ConfigError, match="--device = 'cuda:99' is not on this machine"):
+        make().run(lambda *_: None)
+
+
+@pytest.mark.parametrize("name", ["batching", "weights"])
+def test_device_option_reaches_the_server(name):
+    with pytest.raises(ConfigError, match="--device = 'cuda:98'"):
+        command.main([name, "--quick", "--device", "cuda:98"], standalone_mode=False)
 
 
 def test_server_that_has_died_is_found_out():

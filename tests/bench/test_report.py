@@ -6,8 +6,10 @@ import html.parser
 import json
 import re
 
+import psutil
 import pytest
 
+from rltrain.bench import trial as trial_module
 from rltrain.bench.figures import Figure, alternate, ratio
 from rltrain.bench.page import check_available, page_of
 from rltrain.bench.report import Chart, Report, Table, as_json, lines_of
@@ -141,6 +143,7 @@ def test_trial_is_a_run_that_leaves_nothing(tmp_path, monkeypatch):
     assert 0 <= trial.learner_idle_share < 1
     assert trial.share("actor", "env_step") > 0
     assert trial.share("nobody", "env_step") == 0
+    assert (trial.summary["device"], trial.summary["inference_device"]) == ("cpu", "cpu")
     assert (trial.has_role("inference"), trial.has_role("evaluator"), trial.has_gpu) == (True, False, False)
     assert list(tmp_path.iterdir()) == []
 
@@ -148,6 +151,26 @@ def test_trial_is_a_run_that_leaves_nothing(tmp_path, monkeypatch):
 def test_trial_that_fails_says_what_the_run_said():
     with pytest.raises(TrialError, match=r"exit code 2:\n(?s:.*)no_such_option"):
         run_trial(CARTPOLE, {"run.no_such_option": 1}, 1)
+
+
+@pytest.mark.timeout(120)
+def test_trial_that_is_not_over_is_ended_with_all_its_processes(monkeypatch):
+    monkeypatch.setattr(trial_module, "ALLOWANCE_S", -592.0)
+    children = set(psutil.Process().children(recursive=True))
+    with pytest.raises(TrialError, match=r"not over -592 s after the 600 s that were asked for; it has been ended:"):
+        run_trial(CARTPOLE, {"learner.device": "cpu"}, 600)
+    assert set(psutil.Process().children(recursive=True)) == children
+
+
+@pytest.mark.parametrize(
+    ("learner", "server", "has_gpu", "on_cpu"),
+    [("cpu", "cpu", False, (True, True)), ("cuda:0", "cuda:0", True, (False, False)),
+     ("cpu", "cuda:1", True, (True, False)), ("cuda:0", "cpu", True, (False, True))],
+)  # fmt: skip
+def test_trial_has_a_gpu_where_the_learner_or_the_server_has_one(learner, server, has_gpu, on_cpu):
+    trial = Trial({"device": learner, "inference_device": server})
+    assert trial.has_gpu is has_gpu
+    assert (trial.is_learner_on_cpu, trial.is_policy_on_cpu) == on_cpu
 
 
 def test_idle_share_of_a_learner_counts_the_replay_too():
@@ -183,6 +206,7 @@ def test_limit_is_that_of_the_slowest_stage_or_of_the_cores(changes, actors, cor
     })  # fmt: skip
     found, name = stages.limit(actors, cores)
     assert (found, name) == (pytest.approx(limit), bound)
-    assert stages.limit(actors, cores, is_on_cpu=False)[0] >= limit, "what a GPU computes takes no core"
+    on_gpu = stages.limit(actors, cores, is_policy_on_cpu=False, is_learner_on_cpu=False)[0]
+    assert limit <= stages.limit(actors, cores, is_policy_on_cpu=False)[0] <= on_gpu, "a GPU takes no core"
 
 

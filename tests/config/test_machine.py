@@ -34,3 +34,20 @@ def test_usable_cores_is_affinity_cut_to_whole_cores_of_quota(monkeypatch, quota
     monkeypatch.setattr(machine, "cgroup_cores", lambda: quota)
     monkeypatch.setattr(machine, "affinity_cores", lambda: 4)
     assert machine.usable_cores() == cores
+
+
+def test_by_physical_core_gives_one_hyperthread_of_each_core_first_among_those_allowed(tmp_path):
+    for core in range(8):
+        (tmp_path / f"cpu{core}/topology").mkdir(parents=True)
+        listed = f"{core % 4},{core % 4 + 4}"  # 0 and 4 are one core, 1 and 5, ...
+        (tmp_path / f"cpu{core}/topology/thread_siblings_list").write_text(listed + "\n")
+    assert machine.by_physical_core(range(8), tmp_path) == list(range(8))
+    assert machine.by_physical_core([0, 1, 4, 6, 7], tmp_path) == [0, 1, 6, 7, 4]
+    for core in range(4):
+        listed = f"{core // 2 * 2}-{core // 2 * 2 + 1}"  # 0 and 1, 2 and 3
+        (tmp_path / f"cpu{core}/topology/thread_siblings_list").write_text(listed + "\n")
+    assert machine.by_physical_core({0, 1, 2, 3}, tmp_path) == [0, 2, 1, 3]
+
+
+def test_by_physical_core_where_the_kernel_says_nothing_is_ascending(tmp_path):
+    assert machine.by_physical_core([5, 3, 4], tmp_path) == [3, 4, 5]

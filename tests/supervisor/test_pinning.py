@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from rltrain.config.machine import by_physical_core
 from rltrain.supervisor.pinning import assign_cores
 from tests.runs import train, until
 
@@ -78,7 +79,7 @@ def test_processes_and_their_threads_run_on_their_cores_and_the_evaluator_on_any
         "run.total_env_steps": 10**9, "log.every_env_steps": 256, "pipeline.pin_cores": True,
         "learner.num_threads": 1, "actors.num_actors": 3, "eval.every_env_steps": 10**8,
     }
-    usable = sorted(os.sched_getaffinity(0))
+    usable = by_physical_core(os.sched_getaffinity(0))
     expected = assign_cores(usable, 1, has_server=True, num_actors=3)
     with train(tmp_path, options) as run:
         children = run.wait_training()

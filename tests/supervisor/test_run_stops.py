@@ -226,3 +226,14 @@ def test_run_whose_time_is_over_ends_well_and_can_be_resumed(tmp_path, schedule)
     more = [f"run.total_env_steps={env_steps + 2000}", "run.time_limit_s=none"]
     with resume(tmp_path, *(part for option in more for part in ("--set", option))) as run:
         assert run.end().finished().summary["reason"] == "finished"
+
+
+def test_time_of_a_run_begins_with_its_first_update(tmp_path):
+    first_s = 0.5  # of each of the four envs of an actor, one after the other
+    options = {**LONG, "env.id": "tests.slow_envs:Late", "env.kwargs.first_s": first_s, "run.time_limit_s": 1.0}
+    with train(tmp_path, options) as run:
+        summary = run.end().finished().summary
+    assert summary["reason"] == "time"
+    assert summary["duration_s"] - summary["first_update_s"] >= 0.9
+    assert summary["updates"] > 1
+    assert summary["env_steps_per_s"] > 0

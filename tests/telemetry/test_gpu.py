@@ -19,6 +19,7 @@ class FakeNvml:
     def __getattr__(self, name):
         answers = {
             "nvmlInit": None, "nvmlShutdown": None, "nvmlDeviceGetCount": 1, "nvmlDeviceGetHandleByIndex": "handle",
+            "nvmlDeviceGetUUID": b"GPU-1",
             "nvmlDeviceGetName": "GPU X", "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=40, memory=3),
             "nvmlDeviceGetMemoryInfo": SimpleNamespace(used=2**30, total=2**34),
             "nvmlDeviceGetPowerUsage": 123_400, "nvmlDeviceGetEnforcedPowerLimit": 300_000,
@@ -37,13 +38,13 @@ def test_gpu_monitor_reads_all_figures_and_opens_the_driver_once():
     nvml = FakeNvml()
     monitor = GpuMonitor(nvml)
     assert nvml.opened == 0
-    assert monitor.read() == monitor.read() == (GpuSample(0, "GPU X", 40.0, 2**30, 2**34, 123.4, 300.0),)
+    assert monitor.read() == monitor.read() == (GpuSample(0, "GPU X", 40.0, 2**30, 2**34, 123.4, 300.0, "GPU-1"),)
     assert nvml.opened == 1
 
 
 def test_gpu_monitor_figure_that_is_not_supported_is_none():
     refused = ("nvmlDeviceGetUtilizationRates", "nvmlDeviceGetPowerUsage", "nvmlDeviceGetEnforcedPowerLimit")
-    assert GpuMonitor(FakeNvml(*refused)).read() == (GpuSample(0, "GPU X", None, 2**30, 2**34, None, None),)
+    assert GpuMonitor(FakeNvml(*refused)).read() == (GpuSample(0, "GPU X", None, 2**30, 2**34, None, None, "GPU-1"),)
 
 
 def test_gpu_monitor_without_a_driver_is_empty():

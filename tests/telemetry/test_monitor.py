@@ -70,6 +70,21 @@ def test_monitor_summary_figures_have_the_memory_of_processes_that_ended(learner
     assert figures["verdict"].startswith("no verdict")
 
 
+@pytest.mark.parametrize(
+    ("pipeline", "device"),
+    [({}, "cuda:1"), ({"inference_device": "cpu"}, "cpu"), ({"inference_device": "cuda:0"}, "cuda:0"),
+     ({"inference": "local"}, "cpu")],
+)  # fmt: skip
+def test_monitor_summary_figures_name_the_device_of_the_actions(learner, pipeline, device):
+    monitor = monitor_of(learner[0])
+    monitor.header = replace(monitor.header, device="cuda:1")
+    config = {"env": {"id": "CartPole-v1"}, "algo": {"name": "ppo"}, "pipeline": pipeline}
+    monitor.config = config_from_dict(config)
+    total = monitor.total()
+    monitor.finish(SUMMARY, total)
+    assert monitor.summary_figures(total)["inference_device"] == device
+
+
 def test_monitor_finish_failed_run_has_no_verdict(learner, capsys):
     counters, _ = learner
     monitor = monitor_of(counters)

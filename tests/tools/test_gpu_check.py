@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import ast
 import json
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from rltrain.bench import command
+from rltrain.bench.command import OverdueError
 from rltrain.bench.figures import Figure
 from rltrain.bench.page import page_of
 from rltrain.bench.report import Report, Table, as_json, lines_of
 from rltrain.bench.trial import Trial, TrialError
 from rltrain.config.load import load
+from rltrain.telemetry.gpu import GpuSample
 from tests.bench.records import RECORD
 from tools import gpu_check, gpu_correctness, gpu_trials
 from tools.gpu_check import GpuCheck, exit_code, refusal
 from tools.gpu_correctness import Check, check_file, files_with_gpu_tests, judged, results
-from tools.gpu_trials import SCHEDULES, Trials, article, busiest, judged_article, seconds_for, subjects
+from tools.gpu_trials import SCHEDULES, Trials, article, judged_article, mean_busy, seconds_for, subjects, utilisation
 
 ROOT = Path(__file__).resolve().parents[2]
 SUMMARY = {"env_steps_per_s": 1000.0, "ledger": {"learner": {"wait_data": 0.25}}, "verdict": "x", "device": "cuda:0"}
@@ -147,6 +152,7 @@ class Clock:
 
 
 def measured(left: float, monkeypatch, installed: bool = True) -> tuple[Trials, Clock, list[str]]:
+    monkeypatch.setattr(gpu_trials, "used_gpu", lambda: None)
     monkeypatch.setattr(gpu_trials.importlib.util, "find_spec", lambda name: "there" if installed else None)
     clock, told = Clock(left), []
     trials = Trials(lambda: clock.left, clock.run)
@@ -182,14 +188,46 @@ def test_trials_of_what_is_not_installed_are_left_out(monkeypatch):
     assert "ale_py is not installed" in trials.left_out[0]
 
 
-def test_busiest_is_the_mean_of_the_busiest_gpu_in_the_window():
-    samples = [(0.0, (100.0, 0.0)), (1.0, (50.0, None)), (2.0, (70.0, 20.0)), (3.0, (0.0, 100.0))]
-    assert busiest(samples, 1, 2) == 60
-    assert busiest(samples, 0, 3) == 55
-    assert busiest(samples, 3, 9) == 100
-    assert busiest(samples, 5, 9) is None
-    assert busiest([(1.0, (None,))], 0, 2) is None
-    assert busiest([], 0, 2) is None
+def test_mean_busy_is_that_of_the_window():
+    samples = [(0.0, 100.0), (1.0, 50.0), (1.5, None), (2.0, 70.0), (3.0, 0.0)]
+    assert mean_busy(samples, 1, 2) == 60
+    assert mean_busy(samples, 5, 9) is None
+    assert mean_busy([(1.0, None)], 0, 2) is None
+    assert mean_busy([], 0, 2) is None
+
+
+def test_utilisation_is_that_of_the_gpu_that_is_used_not_of_the_busiest(monkeypatch):
+    gpus = [GpuSample(i, "x", float(90 - 80 * i), None, None, None, None, f"GPU-{i}") for i in range(2)]
+    monkeypatch.setattr(gpu_trials.GpuMonitor, "read", lambda self: tuple(gpus))
+    monkeypatch.setattr(gpu_trials, "_SAMPLE_S", 0.01)
+    for uuid, wanted in (("GPU-1", {10.0}), ("GPU-0", {90.0}), (None, set()), ("GPU-2", set())):
+        with utilisation(uuid) as samples:
+            time.sleep(0.1)
+        assert {busy for _, busy in samples} == wanted
+
+
+@pytest.mark.timeout(60)
+def test_article_that_is_not_done_leaves_no_process_and_brings_what_it_had(monkeypatch):
+    asked = []
+
+    def overdue(command, limit_s, cwd, ask):
+        asked.append((limit_s, ask))
+        table = Table("t", ("a", "b"), [("x", "y")])
+        Path(command[-1]).write_text(json.dumps(as_json(Report("t", "h", RECORD, [table]))))
+        raise OverdueError("x")
+
+    monkeypatch.setattr(gpu_trials, "run_to_end", overdue)
+    tables, failed, left_out = article(100)
+    assert ([table.title for table in tables], failed) == (["t"], None)
+    assert left_out == "rltrain bench article: not done within the 100 s that were left"
+    assert asked == [(100, signal.SIGINT)]
+
+
+def test_time_for_the_article_is_kept_from_the_runs():
+    check = GpuCheck(400.0, lambda what: None, "A GPU")
+    assert check.trials._left_s() == pytest.approx(400 - gpu_trials.ARTICLE_S, abs=1)
+    assert gpu_trials.ARTICLE_S > gpu_trials.LEAST_ARTICLE_S
+    assert gpu_check.SECONDS + 2 * command.ASK_S + command._KILLED_S < 480
 
 
 def test_article_of_a_version_without_it_is_left_out_and_one_that_fails_has_failed():

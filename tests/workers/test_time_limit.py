@@ -1,0 +1,47 @@
+"""When `run.time_limit_s` begins and ends, by a clock that the test sets."""
+
+from __future__ import annotations
+
+import pytest
+
+from rltrain.workers import time_limit
+from rltrain.workers.time_limit import TimeLimit
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock at 100 s; `clock[0]` may be set."""
+    now = [100.0]
+    monkeypatch.setattr(time_limit.time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_time_limit_counts_from_the_first_update(clock):
+    limit = TimeLimit(5.0, 120.0)
+    limit.attach()
+    clock[0] = 150.0
+    assert not limit.is_over, "a slow start takes nothing of it"
+    limit.begin()
+    clock[0] = 154.9
+    assert not limit.is_over
+    clock[0] = 155.0
+    assert limit.is_over
+
+
+def test_time_limit_without_an_update_ends_after_the_longest_start(clock):
+    limit = TimeLimit(5.0, 120.0)
+    limit.attach()
+    clock[0] = 224.9
+    assert not limit.is_over
+    limit.begin()
+    clock[0] = 225.0
+    assert limit.is_over, "a late first update does not begin it anew"
+
+
+def test_time_limit_of_none_and_before_it_begins_is_never_over(clock):
+    limits = TimeLimit(None, 1.0), TimeLimit(1.0, 1.0)
+    limits[0].attach()
+    limits[0].begin()
+    clock[0] = 1e12
+    assert not limits[0].is_over
+    assert not limits[1].is_over
