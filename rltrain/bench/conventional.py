@@ -6,8 +6,8 @@ Same envs, network, noise and update as a run of the configuration in `sync`, wi
 group, and without processes, ring, server and weights on their way. Envs write straight into the batch; on a CPU
 nothing is copied but the actions. It has rltrain's own fast layers and memory too; `--plain` does without: what a loop
 of torch's operations reaches, as people write it. Prints one JSON line: `env_steps_per_s`, from the end of the first
-update on; `busy_share` and, part of it, `update_share`: of that time, what went into policy forwards and updates, and into updates
-alone; `seconds_to_target`, from process start, or null; `return_mean` of the last episodes, or null.
+update on; `busy_share` and, part of it, `update_share`: of that time, what went into policy forwards and updates, and
+into updates alone; `seconds_to_target`, from process start, or null; `return_mean` of the last episodes, or null.
 """
 
 from __future__ import annotations
