@@ -185,11 +185,11 @@ class CounterRow:
         entered_ns = int(self._words[3])  # read before the state, which is written before it
         return self.state == state and entered_ns > since_ns
 
-    def state_ns(self) -> dict[str, int]:
-        """Return the nanoseconds spent in each state, the running one included."""
+    def state_ns(self, is_running: bool = True) -> dict[str, int]:
+        """Return the nanoseconds spent in each state, the present one included unless the process has ended."""
         times = {name: int(self._words[_STATE_AT + i]) for i, name in enumerate(STATES[self.role])}
         since = int(self._words[3])
-        if since:
+        if since and is_running:
             times[self.state] += max(0, time.monotonic_ns() - since)
         return times
 

@@ -139,9 +139,10 @@ class Ledger:
         )
 
     def _state_ns(self, index: int, row: CounterRow) -> dict[str, int]:
-        """The row's times; those of an ended process stand still, though its last state was never left."""
+        """The row's times; an ended process is in its last state for good, which it never left, but not at work."""
         if row.pid and not self._table.is_alive(index) and self._looks:
-            return self._looks[-1].state_ns[index]
+            before = self._looks[-1].state_ns[index]
+            return {state: max(before[state], ns) for state, ns in row.state_ns(is_running=False).items()}
         return row.state_ns()
 
     # -- differences ------------------------------------------------------------------------------------------

@@ -131,6 +131,22 @@ def test_ledger_sample_ended_process_has_no_shares_and_no_figures():
     assert (gone.cpu_percent, gone.rss_bytes) == (None, None)
 
 
+def test_ledger_total_has_what_an_ended_process_did_since_the_look_before():
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        learner = row("learner", pid=child.pid)
+        learner.enter("wait_data")
+        ledger = Ledger([("learner", learner)], lambda: RING)
+        ledger.sample()
+        spend(learner, update=1000)  # and it ends
+    finally:
+        child.kill()
+        child.communicate(timeout=10)
+    shares = ledger.total().processes[0].shares
+    assert shares["update"] > 0.9
+    assert min(shares.values()) >= 0
+
+
 def test_ledger_sample_restarted_process_adds_no_negative_time(clock):
     actor = row("actor")
     actor.enter("wait_slot")
