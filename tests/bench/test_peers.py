@@ -153,7 +153,6 @@ meter.finish()
 
 
 def test_driver_is_measured_from_the_warm_up_on(tmp_path, monkeypatch):
-    monkeypatch.setattr(drive, "WARMUP_S", 0.05)
     found = drive.drive(Path(sys.executable), script(tmp_path, METER), Job("cartpole", 0.2), {}, is_watched=True)
     assert 100 < found.env_steps_per_s <= 1000
     assert 0 < found.first_update_s < 20

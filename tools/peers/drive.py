@@ -25,7 +25,6 @@ CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 TARGET = 475.0
 FRAGMENT_LENGTH = {"cartpole": 32, "pong": 128}
 NUM_MINIBATCHES = 4
-WARMUP_S = 1.0
 _BOOT_S = 90.0
 """Longest time beyond the measured one that a peer may take, its start and its slowest batch included."""
 _SAMPLE_S = 0.1
@@ -103,7 +102,7 @@ def drive(python: Path, driver: Path, job: Job, options: Options, is_watched: bo
         began = time.time()
         request = {
             "work": job.work, "to_target": job.to_target, "seconds": job.seconds, "limit_s": job.seconds,
-            "warmup_s": WARMUP_S, "began": began, "seed": job.seed, "target": TARGET,
+            "began": began, "seed": job.seed, "target": TARGET,
             "fragment_length": FRAGMENT_LENGTH[job.work], "num_minibatches": NUM_MINIBATCHES, **options,
         }  # fmt: skip
         with (Path(folder) / "output").open("w+") as output, watched(is_watched) as peak:

@@ -4,7 +4,7 @@ A driver is started with one argument, a JSON object:
 
     work        "cartpole" or "pong"
     to_target   false: as many env steps as it can, one pass over the data; true: until the mean return is `target`
-    seconds     measured, after `warmup_s` seconds that begin with the end of the first update
+    seconds     measured, from the end of the first update on, as rltrain measures itself
     limit_s     longest time to the target, from `began`
     began       `time.time()` at the start of the process
     seed        of everything
@@ -39,7 +39,6 @@ class Meter:
 
     def __init__(self, job: dict[str, Any]):
         self._job = job
-        self._first_at: float | None = None
         self._since: tuple[float, int] | None = None
         self._last: tuple[float, int] | None = None
         self._first_update_s: float | None = None
@@ -56,16 +55,14 @@ class Meter:
             Whether to stop.
         """
         now, elapsed_s = time.perf_counter(), time.time() - self._job["began"]
-        if self._first_at is None:
-            self._first_at, self._first_update_s = now, elapsed_s
         self._last = (now, env_steps)
-        if self._since is None and now - self._first_at >= self._job["warmup_s"]:
-            self._since = self._last
+        if self._since is None:
+            self._since, self._first_update_s = self._last, elapsed_s
         if self._job["to_target"]:
             if return_mean is not None and return_mean >= self._job["target"]:
                 self._seconds_to_target = elapsed_s
             return self._seconds_to_target is not None or elapsed_s >= self._job["limit_s"]
-        return self._since is not None and self._since[1] < env_steps and now - self._since[0] >= self._job["seconds"]
+        return self._since[1] < env_steps and now - self._since[0] >= self._job["seconds"]
 
     def report(self) -> None:
         """Print what was measured as one JSON line."""
