@@ -152,7 +152,7 @@ meter.finish()
 """
 
 
-def test_driver_is_measured_from_the_warm_up_on(tmp_path, monkeypatch):
+def test_driver_is_measured_from_the_end_of_its_first_update_on(tmp_path):
     found = drive.drive(Path(sys.executable), script(tmp_path, METER), Job("cartpole", 0.2), {}, is_watched=True)
     assert 100 < found.env_steps_per_s <= 1000
     assert 0 < found.first_update_s < 20
