@@ -49,6 +49,7 @@ def derive(config: Config) -> dict[str, Any]:
         pipeline.schedule == "async" and pipeline.inference == "server" and pipeline.max_queue_delay_us != 0,
     )
     most = _or(learner.max_batch_fragments, max(lanes, _or(learner.min_batch_fragments, 1)))
+    threads = _or(learner.num_threads, max(1, cores // computing))
     values: dict[str, Any] = {
         "run.code_dir": str(Path.cwd()) if config.run.code_dir == "auto" else config.run.code_dir,
         "actors.num_actors": num_actors,
@@ -56,7 +57,8 @@ def derive(config: Config) -> dict[str, Any]:
         "pipeline.max_batch_size": _or(pipeline.max_batch_size, lanes * actors.envs_per_group),
         "pipeline.adaptive": is_adaptive,
         "pipeline.max_queue_delay_us": _or(pipeline.max_queue_delay_us, ADAPTIVE_DELAY_US if is_adaptive else 0),
-        "learner.num_threads": _or(learner.num_threads, max(1, cores // computing)),
+        "actors.env_threads": _or(actors.env_threads, max(1, (cores - threads) // num_actors)),
+        "learner.num_threads": threads,
         "learner.min_batch_fragments": _or(learner.min_batch_fragments, min(max(1, lanes // 2), most)),
         "learner.max_batch_fragments": most,
         "replay.updates_per_env_step": _or(

@@ -95,6 +95,8 @@ class ActorsSection(Section):
     """Env groups in each actor; one is stepped while the others wait for their actions. Two or more overlap."""
     envs_per_group: Envs = 8
     """Environments in one group, stepped together; the rows of one inference request."""
+    env_threads: Threads | Auto = "auto"
+    """Threads that step a group of Atari games. `auto`: each actor's share of the cores that the learner leaves."""
 
 
 class PipelineSection(Section):

@@ -29,7 +29,9 @@ def frame_limit(spec: Registration, kwargs: dict) -> int:
     return merged["max_num_frames_per_episode"] // merged["frameskip"]
 
 
-def make_native(spec: Registration, env: dict, num_envs: int, max_episode_steps: int | None) -> VectorEnv:
+def make_native(
+    spec: Registration, env: dict, num_envs: int, max_episode_steps: int | None, num_threads: int | None
+) -> VectorEnv:
     """Build the native vector env of a game with the preprocessing of an env section.
 
     Its own frame limit truncates after `max_episode_steps` env steps; no-op frames do not count.
@@ -37,7 +39,8 @@ def make_native(spec: Registration, env: dict, num_envs: int, max_episode_steps:
     height, width = env["resize"] or SCREEN
     options = {
         "img_height": height, "img_width": width, "grayscale": env["grayscale"], "stack_num": env["frame_stack"],
-        "noop_max": NOOP_MAX, "use_fire_reset": False, "reward_clipping": False, **env["kwargs"],
+        "noop_max": NOOP_MAX, "use_fire_reset": False, "reward_clipping": False,
+        "num_threads": num_threads or 0, **env["kwargs"],
     }  # fmt: skip
     if max_episode_steps is not None:
         options["max_num_frames_per_episode"] = max_episode_steps * {**spec.kwargs, **options}["frameskip"]

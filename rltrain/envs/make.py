@@ -26,7 +26,8 @@ __all__ = ["EnvGroup", "describe", "has_native", "make_group", "make_single", "r
 
 
 def make_group(
-    env: dict, num_envs: int, seed: int, first_env_index: int, singles: list[gymnasium.Env] | None = None
+    env: dict, num_envs: int, seed: int, first_env_index: int, singles: list[gymnasium.Env] | None = None,
+    num_threads: int | None = None,
 ) -> EnvGroup:
     """Build N envs that are stepped together; nothing is reset yet.
 
@@ -36,6 +37,7 @@ def make_group(
         seed: the run's seed.
         first_env_index: number of the first of these envs in the whole run.
         singles: N envs of `make_single` to step, wrapped further perhaps; None builds them.
+        num_threads: of envs that have their own, as Atari's; None: of every core.
 
     Raises:
         ConfigError: the environment is unknown or lacks a package, or an option does not fit it.
@@ -45,7 +47,7 @@ def make_group(
         return SingleGroup(singles, env["id"], seed, first_env_index, _limit(_registration(target, singles[0]), env))
     if isinstance(target, Registration):
         if env["vectorization"] == "native" or (env["vectorization"] == "auto" and has_native(target, env)):
-            vector = _registered_vector(target, env, num_envs)
+            vector = _registered_vector(target, env, num_envs, num_threads)
             return NativeGroup(vector, env["id"], seed, first_env_index, _limit(target, env))
         first = None
     else:
@@ -105,7 +107,7 @@ def has_native(spec: Registration, env: dict) -> bool:
 # -- native ---------------------------------------------------------------------------------------------------
 
 
-def _registered_vector(spec: Registration, env: dict, num_envs: int) -> VectorEnv:
+def _registered_vector(spec: Registration, env: dict, num_envs: int, num_threads: int | None) -> VectorEnv:
     if spec.vector_entry_point is None or spec.additional_wrappers:
         raise ConfigError(
             f"env.vectorization = 'native', but env.id = {env['id']!r} has no vector implementation of its own. "
@@ -114,7 +116,7 @@ def _registered_vector(spec: Registration, env: dict, num_envs: int) -> VectorEn
     limit = _limit(spec, env)
     with building(env["id"], env["kwargs"]):
         if atari.is_atari(spec):
-            return to_next_step(atari.make_native(spec, env, num_envs, limit), env["id"], None)
+            return to_next_step(atari.make_native(spec, env, num_envs, limit, num_threads), env["id"], None)
         _refuse_preprocessing(env)
         kwargs = dict(env["kwargs"])
         if limit is not None and accepts(spec.vector_entry_point, "max_episode_steps"):

@@ -130,6 +130,7 @@ def _actor(config: Config, row: int, index: int) -> RolePlan:
         "env": config.env.model_dump(mode="json"),
         "seed": config.run.seed,
         "num_envs": config.actors.envs_per_group,
+        "env_threads": config.actors.env_threads,
         "groups": groups,
         "schedule": config.pipeline.schedule,
         "when_full": config.pipeline.when_full,

@@ -281,7 +281,7 @@ def main(channel: Channel, settings: dict, fds: list[int]) -> None:
     num_envs, groups_per_actor = settings["num_envs"], settings["groups"]
     first_env = settings["index"] * groups_per_actor * num_envs
     groups = [
-        make_group(settings["env"], num_envs, seed, first_env + i * num_envs)
+        make_group(settings["env"], num_envs, seed, first_env + i * num_envs, num_threads=settings["env_threads"])
         for i in range(groups_per_actor)
     ]
     forked.end_copy()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 
+from rltrain.envs.make import make_group
 from tests.envs.rollout import Rollout, section
 
 pytest.importorskip("ale_py")
@@ -30,6 +33,16 @@ def test_atari_observations_have_the_shape_asked_for(vectorization, options, sha
 
 def test_atari_auto_is_native():
     assert Rollout(section("ALE/Pong-v5", **USUAL)).spec.is_native
+
+
+@pytest.mark.parametrize(("kwargs", "expected"), [({}, 3), ({"num_threads": 2}, 2)])
+def test_atari_envs_have_the_threads_they_are_given(kwargs, expected):
+    """Each group had one for every core of the machine, whatever the number of actors."""
+    before = len(os.listdir("/proc/self/task"))
+    made = make_group(section("ALE/Pong-v5", kwargs=kwargs, **USUAL), 8, 0, 0, num_threads=3)
+    started = len(os.listdir("/proc/self/task")) - before
+    made.close()
+    assert started == expected
 
 
 @pytest.mark.parametrize("vectorization", ["native", "single"])
