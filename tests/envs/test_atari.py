@@ -38,7 +38,12 @@ def test_atari_auto_is_native():
 def test_atari_envs_have_the_threads_they_are_given(kwargs, expected, monkeypatch):
     """Each group had one for every core of the machine, whatever the number of actors."""
     given, make_vec = {}, gymnasium.make_vec
-    monkeypatch.setattr(gymnasium, "make_vec", lambda spec, **options: given.update(options) or make_vec(spec, **options))
+
+    def made(spec, **options):
+        given.update(options)
+        return make_vec(spec, **options)
+
+    monkeypatch.setattr(gymnasium, "make_vec", made)
     make_group(section("ALE/Pong-v5", kwargs=kwargs, **USUAL), 2, 0, 0, num_threads=3).close()
     assert given["num_threads"] == expected
 
