@@ -42,8 +42,8 @@ class Trial:
 
     @property
     def env_steps_per_s(self) -> float:
-        """Env steps learned a second, from the first update on."""
-        return float(self.summary["env_steps_per_s"])
+        """Env steps learned a second, from the end of the first update to that of the last."""
+        return float(self.summary.get("learned_env_steps_per_s") or self.summary["env_steps_per_s"])
 
     @property
     def learner_idle_share(self) -> float:

@@ -32,8 +32,8 @@ from rltrain.workers.device import take_cores, take_device, use_reproducible_ker
 from rltrain.workers.episodes import EpisodeWindow, OpenEpisodes
 from rltrain.workers.prefetch import Batch, Prefetcher
 from rltrain.workers.saver import Saver
-from rltrain.workers.time_limit import TimeLimit
 from rltrain.workers.training import check_finite, make_training
+from rltrain.workers.training_clock import TrainingClock
 
 log = logging.getLogger(__name__)
 WAIT_S = 0.2
@@ -67,9 +67,8 @@ class Learner:
         self.saver = Saver(channel, self.config, spec, self.state, settings["num_lanes"])
         self.snapshot_from: int | None = None
         self.reason: str | None = None
-        self.time_limit = TimeLimit(run.time_limit_s, self.config.supervision.boot_timeout_s)
-        self.has_learned = False
-        """In this life of the process."""
+        self.clock = TrainingClock(run.time_limit_s, self.config.supervision.boot_timeout_s)
+        self.has_learned = False  # in this life of the process
         self.lives: dict[int, int] = {}
         """Lane -> the life of its actor that its last fragment came from."""
         log_distance = self.config.log.every_env_steps
@@ -122,7 +121,7 @@ class Learner:
         for text in self.training.attach(arena, self.counters, run_folder, self.saver.continued_lanes):
             self.channel.send({"warning": text})
         schema = arena.layout.schema
-        self.time_limit.attach()
+        self.clock.attach()
         self.rows_per_batch = settings["num_lanes"] * schema.num_envs * schema.fragment_length
         self._show_progress()
 
@@ -150,6 +149,7 @@ class Learner:
         return {
             "reason": self.reason,
             "env_steps": self.env_steps,
+            "learned_env_steps_per_s": self.clock.env_steps_per_s,
             "updates": self.state.updates,
             "policy_version": self.version,
             "episodes": self.episodes.num_episodes,
@@ -170,7 +170,7 @@ class Learner:
             self.counters.beat()
             if self.control.stop:
                 return None
-            if self.control.finish or self.time_limit.is_over:
+            if self.control.finish or self.clock.is_over:
                 give_up_at = give_up_at or time.monotonic() + self.config.supervision.shutdown_grace_s / 2
                 if time.monotonic() > give_up_at or self.saver.peers.are_silent:
                     return None
@@ -201,8 +201,8 @@ class Learner:
         self.open_episodes.add(batch.lanes, batch.has_ended, batch.open_steps)
         if not self.has_learned:
             self.has_learned = True
-            self.time_limit.begin()
             self.channel.send({"first_update": True})
+        self.clock.learned(self.env_steps)
         counters.add("batches")
         counters.add("fragments", len(batch.metas))
         self._show_progress()
@@ -255,7 +255,7 @@ class Learner:
             return "finished"
         if run.target_return is not None and self.episodes.is_full and self.episodes.return_mean >= run.target_return:
             return "target"
-        return "time" if self.time_limit.is_over else None
+        return "time" if self.clock.is_over else None
 
     def _checkpoint_is_near(self) -> bool:
         """Whether the next batch may bring the end or a checkpoint."""

@@ -309,19 +309,3 @@ def test_load_pinning_where_the_system_cannot_is_refused(tmp_path, monkeypatch):
     assert problem.startswith("pipeline.pin_cores = true (")
     assert "Accepted here: false." in problem
     assert load(path, ["pipeline.pin_cores=false"]).config.pipeline.pin_cores is False
-
-
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        (["actors.num_actors=4", "learner.num_threads=1"], 3),
-        (["actors.num_actors=4", "learner.num_threads=8"], 2),
-        (["actors.num_actors=15", "learner.num_threads=16"], 1),
-        (["actors.num_actors=4", "actors.env_threads=7"], 7),
-    ],
-)
-def test_env_threads_are_each_actors_share_of_the_cores_that_the_learner_leaves(
-    tmp_path, monkeypatch, options, expected
-):
-    monkeypatch.setattr("rltrain.config.resolve.usable_cores", lambda: 16)
-    assert load(write(tmp_path, ""), options).config.actors.env_threads == expected

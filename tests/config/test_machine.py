@@ -1,10 +1,11 @@
-"""Cores that may be used: quotas of cgroup v1 and v2, of the process's own group and those above it."""
+"""Cores that may be used: quotas of cgroup v1 and v2, of the process's own group and those above it; what has which."""
 
 from __future__ import annotations
 
 import pytest
 
 from rltrain.config import machine
+from rltrain.config.load import load
 
 
 def test_cgroup_cores_v2_takes_smallest_quota_up_to_the_root(tmp_path):
@@ -51,3 +52,21 @@ def test_by_physical_core_gives_one_hyperthread_of_each_core_first_among_those_a
 
 def test_by_physical_core_where_the_kernel_says_nothing_is_ascending(tmp_path):
     assert machine.by_physical_core([5, 3, 4], tmp_path) == [3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["actors.num_actors=4", "learner.num_threads=1"], 3),
+        (["actors.num_actors=4", "learner.num_threads=8"], 2),
+        (["actors.num_actors=15", "learner.num_threads=16"], 1),
+        (["actors.num_actors=4", "actors.env_threads=7"], 7),
+    ],
+)
+def test_env_threads_are_each_actors_share_of_the_cores_that_the_learner_leaves(
+    tmp_path, monkeypatch, options, expected
+):
+    path = tmp_path / "config.toml"
+    path.write_text('[env]\nid = "CartPole-v1"\n')
+    monkeypatch.setattr("rltrain.config.resolve.usable_cores", lambda: 16)
+    assert load(path, options).config.actors.env_threads == expected
