@@ -19,6 +19,9 @@ from rltrain.shm.counters import CounterRow
 from rltrain.shm.ring import TrajectoryRing
 from rltrain.shm.weights import WeightBoard
 
+_KEPT_BYTES = 1 << 26
+"""The policy's own; what an env frees is not for an actor to keep, of which there may be many."""
+
 
 class LocalPolicy:
     """Answers an actor's requests in its own process.
@@ -32,7 +35,7 @@ class LocalPolicy:
 
     def __init__(self, arena: Arena, spec: EnvSpec, policy: dict, counters: CounterRow):
         torch.set_num_threads(1)
-        native.keep_memory()
+        native.keep_memory(_KEPT_BYTES)
         self.schema = arena.layout.schema
         self.ring = TrajectoryRing(arena)
         self.board = WeightBoard(arena)

@@ -101,8 +101,9 @@ class _DenseStacks(torch.autograd.Function):
     def forward(ctx, plan: list[tuple[int, int, str]], are_frozen: bool, *tensors: Tensor) -> tuple[Tensor, ...]:
         outputs: list[Tensor] = []
         saved: list[Tensor] = []
-        ctx.num_saved = []
+        ctx.num_saved, ctx.are_native = [], []
         for x, own in zip(tensors, _of_each(plan, tensors[len(plan) :]), strict=False):
+            ctx.are_native.append(native_layers.fits(x, [weight for weight, _ in own[0]]))
             result, kept = _forward(x, *own, is_kept=True)
             of_stack = (x, *(weight for weight, _ in own[0]), result, *kept)
             saved += of_stack
@@ -121,7 +122,7 @@ class _DenseStacks(torch.autograd.Function):
         for k, (num_layers, num_activations, activation) in enumerate(ctx.plan):
             x, *rest = islice(saved, ctx.num_saved[k])
             weights, result, kept = rest[:num_layers], rest[num_layers], rest[num_layers + 1 :]
-            backward = native_layers.backward if native_layers.fits(x, weights) else _backward
+            backward = native_layers.backward if ctx.are_native[k] else _backward
             of_input, of_parameters = backward(
                 x, weights, num_activations, activation, result, kept, output_gradients[k],
                 ctx.needs_input_grad[2 + k], not ctx.are_frozen,

@@ -20,6 +20,9 @@ from rltrain.native import ffi, lib
 LARGEST_LAYER = 2**18
 """Weights of a layer: with more, oneDNN is as fast for many rows and faster for few. 0 leaves all layers to torch."""
 
+_MOST_INPUTS = 4096
+"""Of the first layer: each block of rows has that much memory."""
+
 WIDEST_VECTORS = 16
 """Floats of the widest vectors to use, where the CPU has them. For tests: 8 is AVX2, 4 what every CPU has."""
 
@@ -30,6 +33,7 @@ def fits(x: Tensor, weights: Sequence[Tensor]) -> bool:
     """Whether these layers are for C: inputs [B, n], weights [m, n] of each layer."""
     return (
         x.is_cpu and x.dtype == torch.float32 and x.dim() == 2
+        and x.shape[1] == weights[0].shape[1] <= _MOST_INPUTS  # torch says what is wrong with others
         and all(w.is_cpu and w.dtype == torch.float32 and w.numel() <= LARGEST_LAYER for w in weights)
     )  # fmt: skip
 

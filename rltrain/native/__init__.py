@@ -24,8 +24,6 @@ __all__ = ["address_of", "ffi", "keep_memory", "lib", "nanoseconds", "pointer", 
 
 LONGEST_WAIT_S = 1e9
 
-_KEPT_BYTES = 1 << 30
-"""More than the intermediate results of an update take, as a rule; what a process frees beyond it goes back."""
 
 
 def address_of(array: np.ndarray) -> int:
@@ -43,13 +41,17 @@ def nanoseconds(timeout_s: float) -> int:
     return int(min(timeout_s, LONGEST_WAIT_S) * 1e9)
 
 
-def keep_memory() -> None:
-    """Keep what this process frees, up to 1 GiB of it, for its next tensors; for processes that compute.
+def keep_memory(kept_bytes: int = 1 << 30) -> None:
+    """Keep what this process frees for its next tensors; for processes that compute.
+
+    Args:
+        kept_bytes: free at the end of the heap, beyond which it goes back; as a rule more than an update takes. What is
+            freed below something that stays is kept in any case.
 
     Handed back and taken again, the pages of large tensors cost more than what is computed on them: PPO's update on
     131,072 rows of CartPole takes 146 ms with, 63 ms without (33,500 page faults; AMD EPYC virtual machine).
     """
-    lib.rl_keep_memory(_KEPT_BYTES)
+    lib.rl_keep_memory(kept_bytes)
 
 
 def uniform(

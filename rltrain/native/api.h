@@ -43,8 +43,8 @@ typedef struct {
     const float *bias;      /* [outputs] */
     float *result;          /* what comes out; NULL where it is not to be kept */
     float *sums;            /* what goes into the activation, for RL_SILU; else NULL */
-    float *weight_gradient; /* [outputs, inputs], or NULL */
-    float *bias_gradient;   /* [outputs], or NULL */
+    float *weight_gradient; /* [outputs, inputs], or NULL; then the next too */
+    float *bias_gradient;   /* [outputs] */
 } rl_layer;
 
 /* Open requests, one array each, filled oldest first. */

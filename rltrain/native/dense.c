@@ -2,8 +2,8 @@
  *
  * A block of rows goes through all layers before the next one, so that what lies between two layers stays in the
  * first cache. Rows of results between layers are padded to a pitch of whole cache lines. Weights are packed into
- * panels as wide as a tile of sums in the registers. Threads take runs of blocks; the gradients of each are summed in
- * their order. For each kind of CPU dense_kernels.h is compiled once, and chosen when it is called. */
+ * panels as wide as a tile of sums in the registers. Threads take their share of the blocks; gradients are summed over
+ * runs of blocks, as one long sum of float32 would lose digits, then over runs and threads, in order. For each kind of CPU dense_kernels.h is compiled once, and chosen when it is called. */
 #include "protocol.h"
 
 #include <errno.h>
@@ -14,7 +14,7 @@
 #include <omp.h>
 #endif
 
-enum { BLOCK_ROWS = 96, LINE_FLOATS = 16 };
+enum { BLOCK_ROWS = 96, LINE_FLOATS = 16, RUN_BLOCKS = 32 };
 
 /* Floats from one row to the next, for rows of `width`. */
 int64_t rl_dense_pitch(int64_t width)
@@ -157,8 +157,8 @@ static int64_t threads_for(int64_t rows, int64_t num_threads)
 }
 
 /* Rows of x through the layers: the last one's `result` is [rows, outputs], the others' and `sums` [rows, pitch].
- * `result` may be NULL where only the last one's is wanted. O(rows * weights). Returns -EINVAL for sizes below 1,
- * -ENOMEM. */
+ * `result` may be NULL where only the last one's is wanted. O(rows * weights). Returns -EINVAL for no layers or
+ * a negative number of rows, -ENOMEM. */
 int rl_dense_forward(const rl_layer *layers, int64_t num_layers, const float *x, int64_t x_pitch, int64_t rows,
                      int64_t num_threads, int64_t most_lanes)
 {
@@ -223,7 +223,7 @@ int rl_dense_backward(const rl_layer *layers, int64_t num_layers, const float *x
     int64_t scratch_floats = BLOCK_ROWS * widest_pitch(layers, num_layers), of_layers = 0;
     for (int64_t i = 0; i < num_layers; i++)
         of_layers += sums_floats(layers, i);
-    int64_t thread_floats = of_layers + 2 * scratch_floats;
+    int64_t thread_floats = 2 * of_layers + 2 * scratch_floats;
     float *packed = aligned_alloc(64, (uint64_t)(packed_floats + threads * thread_floats) * sizeof(float));
     if (!packed)
         return -ENOMEM;
@@ -231,13 +231,19 @@ int rl_dense_backward(const rl_layer *layers, int64_t num_layers, const float *x
     kernel->pack_backward(layers, num_layers, packed);
 #pragma omp parallel for schedule(static, 1) num_threads((int)threads) if (threads > 1)
     for (int64_t thread = 0; thread < threads; thread++) {
-        float *sums = own + thread * thread_floats;
-        memset(sums, 0, (uint64_t)of_layers * sizeof(float));
-        for (int64_t block = thread * blocks / threads; block < (thread + 1) * blocks / threads; block++) {
+        float *totals = own + thread * thread_floats, *sums = totals + of_layers;
+        int64_t begin = thread * blocks / threads, end = (thread + 1) * blocks / threads;
+        memset(totals, 0, 2 * (uint64_t)of_layers * sizeof(float));
+        for (int64_t block = begin; block < end; block++) {
             int64_t first = block * BLOCK_ROWS;
             kernel->backward_block(layers, num_layers, x, x_pitch, first,
                                    rows - first < BLOCK_ROWS ? rows - first : BLOCK_ROWS, output_gradient,
                                    input_gradient, packed, sums, sums + of_layers, scratch_floats);
+            if ((block - begin + 1) % RUN_BLOCKS == 0 || block + 1 == end) {
+                for (int64_t i = 0; i < of_layers; i++)
+                    totals[i] += sums[i];
+                memset(sums, 0, (uint64_t)of_layers * sizeof(float));
+            }
         }
     }
     write_gradients(layers, num_layers, own, threads, thread_floats);

@@ -223,8 +223,8 @@ TARGET static void OF(backward_block)(const rl_layer *layers, int64_t num_layers
         layer = layers + i;
         int64_t inputs = layer->inputs, outputs = layer->outputs, in_pitch = rl_dense_pitch(inputs);
         pitch = rl_dense_pitch(outputs);
+        sums -= sums_floats(layers, i);
         if (layer->weight_gradient) {
-            sums -= sums_floats(layers, i);
             OF(add_rows)(rows, outputs, grad, pitch, sums);
             if (is_transposed(layers, i))
                 OF(add_outer)(rows, inputs, outputs, i ? layers[i - 1].result + first * in_pitch : x + first * x_pitch,

@@ -168,3 +168,18 @@ def test_dense_stack_under_autocast_computes_in_bfloat16_with_float32_gradients(
     assert y.dtype == torch.bfloat16
     y.float().sum().backward()
     assert stack.get_parameter("weight_0").grad.dtype == torch.float32
+
+
+def test_gradients_of_very_many_rows_keep_their_digits():
+    """One long sum of float32 loses what is small beside it."""
+    stack, x = made((2, 20), "relu"), torch.rand(200_000, 2, generator=torch.Generator().manual_seed(4))
+    exact = plain(stack).double()
+    stack(x).sum().backward()
+    exact(x.double()).sum().backward()
+    for p, q in zip(stack.parameters(), exact.parameters(), strict=True):
+        torch.testing.assert_close(p.grad.double(), q.grad, rtol=1e-6, atol=0)
+
+
+def test_input_of_another_width_is_refused():
+    with pytest.raises(RuntimeError, match="shape"):
+        made((4, 8, 2), "tanh")(torch.zeros(3, 2))
