@@ -18,7 +18,8 @@ from torch import Tensor
 from rltrain.native import ffi, lib
 
 LARGEST_LAYER = 2**18
-"""Weights of a layer: with more, oneDNN is as fast for many rows and faster for few. 0 leaves all layers to torch."""
+"""Weights of a layer: with more, oneDNN is as fast for many rows and faster for few. 0 leaves all layers, and
+convolutions, to torch."""
 
 _MOST_INPUTS = 4096
 """Of the first layer: each block of rows has that much memory."""

@@ -15,7 +15,8 @@ enum {
     RL_TANH = 1,
     RL_RELU = 2,
     RL_ELU = 3,
-    RL_SILU = 4
+    RL_SILU = 4,
+    RL_MOST_CONVOLUTIONS = 8
 };
 
 typedef struct rl_control rl_control;
@@ -46,6 +47,33 @@ typedef struct {
     float *weight_gradient; /* [outputs, inputs], or NULL; then the next too */
     float *bias_gradient;   /* [outputs] */
 } rl_layer;
+
+/* A convolution without padding and its ReLU, see conv.c. Eight bytes a field: callers fill it as an array. */
+typedef struct {
+    int64_t channels;
+    int64_t height;
+    int64_t width;
+    int64_t outputs; /* a multiple of 16 */
+    int64_t kernel;
+    int64_t stride;
+    const float *weight;    /* [outputs, channels, kernel, kernel] */
+    const float *bias;      /* [outputs] */
+    float *result;          /* what comes out of the ReLU; NULL where it is not to be kept */
+    float *weight_gradient; /* as the weight */
+    float *bias_gradient;   /* [outputs] */
+} rl_convolution;
+
+/* Images of bytes or of floats, whose elements may lie apart. */
+typedef struct {
+    const uint8_t *bytes; /* or NULL, then `floats` */
+    const float *floats;
+    float scale; /* what each is multiplied by */
+    int64_t count;
+    int64_t image_step; /* from one image to the next, in elements */
+    int64_t channel_step;
+    int64_t row_step;
+    int64_t column_step;
+} rl_images;
 
 /* Open requests, one array each, filled oldest first. */
 typedef struct {
@@ -195,3 +223,9 @@ int rl_dense_forward(const rl_layer *layers, int64_t num_layers, const float *x,
                      int64_t num_threads, int64_t most_lanes);
 int rl_dense_backward(const rl_layer *layers, int64_t num_layers, const float *x, int64_t x_pitch, int64_t rows,
                       const float *output_gradient, float *input_gradient, int64_t num_threads, int64_t most_lanes);
+
+/* conv.c */
+int rl_conv_forward(const rl_convolution *layers, int64_t num_layers, const rl_images *images, float *output,
+                    int64_t num_threads, int64_t most_lanes);
+int rl_conv_backward(const rl_convolution *layers, int64_t num_layers, const rl_images *images,
+                     const float *output_gradient, int64_t num_threads, int64_t most_lanes);

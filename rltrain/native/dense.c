@@ -3,18 +3,14 @@
  * A block of rows goes through all layers before the next one, so that what lies between two layers stays in the
  * first cache. Rows of results between layers are padded to a pitch of whole cache lines. Weights are packed into
  * panels as wide as a tile of sums in the registers. Threads take their share of the blocks; gradients are summed over
- * runs of blocks, as one long sum of float32 would lose digits, then over runs and threads, in order. For each kind of CPU dense_kernels.h is compiled once, and chosen when it is called. */
+ * runs of blocks, as one long sum of float32 would lose digits, then over runs and threads, in order. */
 #include "protocol.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-#ifdef _OPENMP
-#include <omp.h>
-#endif
-
-enum { BLOCK_ROWS = 96, LINE_FLOATS = 16, RUN_BLOCKS = 32 };
+enum { BLOCK_ROWS = 96, RUN_BLOCKS = 32, LINE_FLOATS = 16 };
 
 /* Floats from one row to the next, for rows of `width`. */
 int64_t rl_dense_pitch(int64_t width)
@@ -54,44 +50,10 @@ static void narrow(const float *from, int64_t rows, int64_t width, float *to)
         memcpy(to + r * width, from + r * pitch, (uint64_t)width * sizeof(float));
 }
 
-#define LANES 4
-#define TARGET
-#define OF(name) name##_4
-#ifdef __x86_64__
-#define VECTORS 2
-#else
-#define VECTORS 4
-#endif
-#include "dense_kernels.h"
-#undef LANES
-#undef VECTORS
-#undef TARGET
-#undef OF
-
-#ifdef __x86_64__
-#define LANES 8
-#define VECTORS 2
-#define TARGET __attribute__((target("avx2,fma")))
-#define OF(name) name##_8
-#include "dense_kernels.h"
-#undef LANES
-#undef VECTORS
-#undef TARGET
-#undef OF
-
-#define LANES 16
-#define VECTORS 4
-#define TARGET __attribute__((target("avx512f")))
-#define OF(name) name##_16
-#include "dense_kernels.h"
-#undef LANES
-#undef VECTORS
-#undef TARGET
-#undef OF
-#endif
+#define KERNELS "dense_kernels.h"
+#include "widths.h"
 
 typedef struct {
-    int lanes;
     int64_t (*forward_floats)(const rl_layer *, int64_t);
     void (*pack_forward)(const rl_layer *, int64_t, float *);
     void (*forward_block)(const rl_layer *, int64_t, const float *, int64_t, int64_t, int64_t, const float *, float *,
@@ -102,33 +64,11 @@ typedef struct {
                            const float *, float *, float *, int64_t);
 } kernels;
 
-#define KERNELS(n) \
-    {n, forward_floats_##n, pack_forward_##n, forward_block_##n, backward_floats_##n, pack_backward_##n, \
+#define KERNELS_OF(n) \
+    {forward_floats_##n, pack_forward_##n, forward_block_##n, backward_floats_##n, pack_backward_##n, \
      backward_block_##n}
 
-static const kernels all_kernels[] = {
-#ifdef __x86_64__
-    KERNELS(16), KERNELS(8),
-#endif
-    KERNELS(4),
-};
-
-/* The widest that this CPU has, of `most_lanes` or fewer. */
-static const kernels *choose(int64_t most_lanes)
-{
-    int64_t widest = 4;
-#ifdef __x86_64__
-    if (__builtin_cpu_supports("avx512f"))
-        widest = 16;
-    else if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-        widest = 8;
-#endif
-    widest = widest < most_lanes ? widest : most_lanes;
-    const kernels *found = all_kernels;
-    while (found->lanes > widest && found->lanes > 4)
-        found++;
-    return found;
-}
+static const kernels all_kernels[] = ALL_WIDTHS(KERNELS_OF);
 
 static int64_t widest_pitch(const rl_layer *layers, int64_t num_layers)
 {
@@ -145,17 +85,6 @@ static int64_t blocks_of(int64_t rows)
     return (rows + BLOCK_ROWS - 1) / BLOCK_ROWS;
 }
 
-static int64_t threads_for(int64_t rows, int64_t num_threads)
-{
-#ifdef _OPENMP
-    int64_t blocks = blocks_of(rows);
-    num_threads = num_threads < blocks ? num_threads : blocks;
-    return num_threads > 1 ? num_threads : 1;
-#else
-    return 1;
-#endif
-}
-
 /* Rows of x through the layers: the last one's `result` is [rows, outputs], the others' and `sums` [rows, pitch].
  * `result` may be NULL where only the last one's is wanted. O(rows * weights). Returns -EINVAL for no layers or
  * a negative number of rows, -ENOMEM. */
@@ -164,8 +93,8 @@ int rl_dense_forward(const rl_layer *layers, int64_t num_layers, const float *x,
 {
     if (num_layers < 1 || rows < 0)
         return -EINVAL;
-    const kernels *kernel = choose(most_lanes);
-    int64_t threads = threads_for(rows, num_threads), blocks = blocks_of(rows);
+    const kernels *kernel = all_kernels + rl_chosen_width(most_lanes);
+    int64_t blocks = blocks_of(rows), threads = rl_threads_for(blocks, num_threads);
     int64_t packed_floats = kernel->forward_floats(layers, num_layers);
     int64_t scratch_floats = BLOCK_ROWS * widest_pitch(layers, num_layers);
     float *packed = aligned_alloc(64, (uint64_t)(packed_floats + threads * 2 * scratch_floats + 64) / 16 * 64);
@@ -217,8 +146,8 @@ int rl_dense_backward(const rl_layer *layers, int64_t num_layers, const float *x
 {
     if (num_layers < 1 || rows < 0)
         return -EINVAL;
-    const kernels *kernel = choose(most_lanes);
-    int64_t threads = threads_for(rows, num_threads), blocks = blocks_of(rows);
+    const kernels *kernel = all_kernels + rl_chosen_width(most_lanes);
+    int64_t blocks = blocks_of(rows), threads = rl_threads_for(blocks, num_threads);
     int64_t packed_floats = rl_dense_pitch(kernel->backward_floats(layers, num_layers));
     int64_t scratch_floats = BLOCK_ROWS * widest_pitch(layers, num_layers), of_layers = 0;
     for (int64_t i = 0; i < num_layers; i++)

@@ -1,86 +1,6 @@
-/* Dense layers for one width of vectors. Included by dense.c, once for each, with
- *   LANES     floats of a vector
- *   VECTORS   vectors of a tile's row, so many that the sums of 6 rows stay in the registers
- *   TARGET    function attribute that permits the instructions
- *   OF(name)  a name of this width */
+/* Dense layers for one width of vectors: what dense.c has widths.h compile. */
 
-#define PANEL (LANES * VECTORS)
-#include "dense_vectors.h"
-
-/* c[r, :] = start[r, :] + sum over k of a[r * a_row + k * a_step] b[k, :], for `rows` rows and `vectors` vectors. Each
- * sum goes through k in order, whatever the tile: a row's result does not depend on the rows beside it. */
-INLINE void OF(tile)(int rows, int vectors, int64_t depth, const float *a, int64_t a_row, int64_t a_step,
-                     const float *b, int64_t b_pitch, const float *start, int64_t start_pitch, float *c,
-                     int64_t c_pitch)
-{
-    VEC sums[12][VECTORS];
-#pragma GCC unroll 12
-    for (int r = 0; r < rows; r++)
-#pragma GCC unroll 4
-        for (int v = 0; v < vectors; v++)
-            sums[r][v] = *(const VEC *)(start + r * start_pitch + v * LANES);
-    for (int64_t k = 0; k < depth; k++) {
-        VEC row[VECTORS];
-#pragma GCC unroll 4
-        for (int v = 0; v < vectors; v++)
-            row[v] = *(const VEC *)(b + k * b_pitch + v * LANES);
-#pragma GCC unroll 12
-        for (int r = 0; r < rows; r++) {
-            float factor = a[r * a_row + k * a_step];
-#pragma GCC unroll 4
-            for (int v = 0; v < vectors; v++)
-                sums[r][v] += row[v] * factor;
-        }
-    }
-#pragma GCC unroll 12
-    for (int r = 0; r < rows; r++)
-#pragma GCC unroll 4
-        for (int v = 0; v < vectors; v++)
-            *(VEC *)(c + r * c_pitch + v * LANES) = sums[r][v];
-}
-
-#define TILE(n)                                                                                                    \
-    OF(tile)(n, vectors, depth, a + r * a_row, a_row, a_step, b, b_pitch, start + r * start_pitch, start_pitch,    \
-             c + r * c_pitch, c_pitch)
-
-/* `tile` for any number of rows: 12 at once where they have few sums, so that additions need not wait for each other. */
-INLINE void OF(strip)(int64_t rows, int vectors, int64_t depth, const float *a, int64_t a_row, int64_t a_step,
-                      const float *b, int64_t b_pitch, const float *start, int64_t start_pitch, float *c,
-                      int64_t c_pitch)
-{
-    int64_t r = 0;
-    if (2 * vectors <= VECTORS)
-        for (; r + 12 <= rows; r += 12)
-            TILE(12);
-    for (; r + 6 <= rows; r += 6)
-        TILE(6);
-    switch (rows - r) {
-    case 1: TILE(1); break;
-    case 2: TILE(2); break;
-    case 3: TILE(3); break;
-    case 4: TILE(4); break;
-    case 5: TILE(5); break;
-    }
-}
-
-#define STRIP(n)                                                                                                   \
-    OF(strip)(rows, n, depth, a, a_row, a_step, b, b_pitch, start, start_pitch, c, c_pitch)
-
-INLINE void OF(strips)(int64_t rows, int64_t vectors, int64_t depth, const float *a, int64_t a_row, int64_t a_step,
-                       const float *b, int64_t b_pitch, const float *start, int64_t start_pitch, float *c,
-                       int64_t c_pitch)
-{
-    switch (vectors) {
-    case 1: STRIP(1); break;
-#if VECTORS >= 2
-    case 2: STRIP(2); break;
-#endif
-#if VECTORS >= 4
-    case 3: STRIP(3); break;
-    case 4: STRIP(4); break;
-#endif
-    }
-}
+#include "tiles.h"
 
 /* Write [depth, columns] into panels of PANEL columns, each with a first row of its own: `start`, or zeros for NULL.
  * The entry at (k, n) is matrix[k * k_step + n * n_step], one of the two being 1. What is beyond the columns, up to the pitch, becomes 0. */
@@ -117,32 +37,22 @@ static int64_t OF(packed_floats)(int64_t depth, int64_t columns)
 TARGET static void OF(multiply)(int64_t rows, int64_t depth, const float *a, int64_t a_pitch, const float *panels,
                                 float *c, int64_t c_pitch)
 {
-    for (int64_t first = 0; first < c_pitch; first += PANEL, panels += (depth + 1) * PANEL) {
-        int64_t vectors = (c_pitch - first) / LANES;
-        OF(strips)(rows, vectors < VECTORS ? vectors : VECTORS, depth, a, a_pitch, 1, panels + PANEL, PANEL, panels, 0,
-                   c + first, c_pitch);
-    }
+    for (int64_t first = 0; first < c_pitch; first += PANEL, panels += (depth + 1) * PANEL)
+        OF(strips)(rows, c_pitch - first, (rl_product){
+            .runs = 1, .depth = depth, .a = a, .a_row = a_pitch, .a_step = 1, .b = panels + PANEL, .b_step = PANEL,
+            .start = panels, .c = c + first, .c_row = c_pitch,
+        });
 }
 
 /* sums[m, n] += sum over rows of a[row, m] b[row, n]. */
 TARGET static void OF(add_outer)(int64_t rows, int64_t num_m, int64_t num_n, const float *a, int64_t a_pitch,
                                  const float *b, int64_t b_pitch, float *sums, int64_t sums_pitch)
 {
-    for (int64_t first = 0; first < num_n; first += PANEL) {
-        int64_t vectors = (num_n - first + LANES - 1) / LANES;
-        OF(strips)(num_m, vectors < VECTORS ? vectors : VECTORS, rows, a, 1, a_pitch, b + first, b_pitch,
-                   sums + first, sums_pitch, sums + first, sums_pitch);
-    }
-}
-
-TARGET static void OF(add_rows)(int64_t rows, int64_t columns, const float *b, int64_t pitch, float *sums)
-{
-    for (int64_t n = 0; n < columns; n += LANES) {
-        VEC sum = *(VEC *)(sums + n);
-        for (int64_t r = 0; r < rows; r++)
-            sum += *(const VEC *)(b + r * pitch + n);
-        *(VEC *)(sums + n) = sum;
-    }
+    for (int64_t first = 0; first < num_n; first += PANEL)
+        OF(strips)(num_m, num_n - first, (rl_product){
+            .runs = 1, .depth = rows, .a = a, .a_row = 1, .a_step = a_pitch, .b = b + first, .b_step = b_pitch,
+            .start = sums + first, .start_row = sums_pitch, .c = sums + first, .c_row = sums_pitch,
+        });
 }
 
 static int64_t OF(forward_floats)(const rl_layer *layers, int64_t num_layers)
@@ -246,10 +156,3 @@ TARGET static void OF(backward_block)(const rl_layer *layers, int64_t num_layers
     }
     narrow(grad, rows, layers[0].inputs, input_gradient + first * layers[0].inputs);
 }
-
-#undef VEC
-#undef BITS
-#undef INLINE
-#undef PANEL
-#undef TILE
-#undef STRIP

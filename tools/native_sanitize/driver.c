@@ -25,6 +25,8 @@ typedef struct {
     uint64_t reply_rows[NUM_LANES][ROW_WORDS];
 } shared_memory;
 
+void run_layers(void); /* layers.c */
+
 static shared_memory *shared;
 static int64_t rounds;
 static _Atomic int64_t num_published, num_taken;
@@ -255,5 +257,6 @@ int main(int argc, char **argv)
     run_mailboxes();
     run_board();
     run_copies();
+    run_layers();
     return 0;
 }

@@ -1,4 +1,4 @@
-/* Vectors of LANES floats, and activations on them. Included by dense_kernels.h, once for each width. */
+/* Vectors of LANES floats, and activations on them. Included by tiles.h, once for each width. */
 
 #define VEC OF(vec)
 #define BITS OF(bits)
